@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes every generated file of the repository; with --check says which are stale and exits 1.
 
-bpf/drops.py from the X-macros of bpf/drops.h and bpf/sample.h; proto/ from its .proto files; docs/settings.md from agent/config.py.
+bpf/drops.py from the X-macros of bpf/drops.h and bpf/sample.h, proto/ from its .proto files,
+docs/settings.md from agent/config.py.
 """
 
 from __future__ import annotations
