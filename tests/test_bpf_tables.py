@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Placing unwind tables into shared arrays; memory files stand in for the BPF arrays, which are mapped just the same."""
+"""Placing unwind tables into shared arrays; memory files stand in for the BPF arrays, mapped just the same."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import time
 from contextlib import contextmanager
 
 import pytest
-
 from gpustrobe.bpf import unwind_rows
 from gpustrobe.bpf.loader import library
 from gpustrobe.bpf.unwind_rows import Cfa, Rule
