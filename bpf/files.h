@@ -62,7 +62,7 @@ struct gs_file_record {
 	char path[GS_FILE_PATH_MAX]; /* bytes as the kernel shows them, NUL at the end */
 };
 
-/* The GNU build id of an open ELF64 little-endian file, by its PT_NOTE program headers. Reads at most 72 KB, never more than
+/* The GNU build id of an open ELF64 little-endian file, by its PT_NOTE program headers. Reads at most 32 KB, never more than
  * the file has, and trusts no length in it. */
 GS_API struct gs_build_id gs_read_build_id(int fd);
 

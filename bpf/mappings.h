@@ -23,6 +23,7 @@
 #include "sample.h"
 
 struct gs_mappings;
+struct gs_tables; /* tables.h */
 
 struct gs_mappings_options {
 	const char *proc_root;   /* "/proc"; copied */
@@ -34,6 +35,7 @@ struct gs_mappings_options {
 	uint32_t text_only;      /* 1: never PROCMAP_QUERY (tests, comparison) */
 	uint32_t pad;
 	uint64_t memory_budget;  /* bytes of user-side rows and process details, 0 = 32 MB; least recently sampled go first */
+	struct gs_tables *tables; /* asked for gs_mapping.table of each file listed; borrowed; NULL: table stays 0 */
 };
 
 /* NULL with errno on failure (ENOMEM, EINVAL). */
@@ -48,16 +50,18 @@ enum gs_listing {
 	GS_LISTING_FAILED,   /* permission, descriptors, memory: counted by class */
 };
 
-/* Call for each sample (a hash lookup when nothing is due): keeps "last sampled", and lists when it is due, that is at the
- * first sample of a process; at NO_TABLE or STALE_TABLE 20 ms after the last listing, doubling up to 5 s as long as
- * listings bring nothing new; at UNRESOLVED after 1 s; and every 5 s while the process is sampled. Kernel threads and
- * exiting processes cost nothing. now_ns is CLOCK_MONOTONIC. */
+/* Call for each sample (a hash lookup when nothing is due): keeps "last sampled", and lists when it is due: at the first
+ * sample of a process; at NO_TABLE or STALE_TABLE 20 ms after the last listing, at UNRESOLVED 100 ms after it, each doubling
+ * up to 5 s as long as listings bring nothing new; and every 5 s while the process is sampled. Listings after the first may
+ * take 0.2 % of a core per process (V8 changes exec_vm all the time). Of kernel threads only the details are read, once.
+ * now_ns is CLOCK_MONOTONIC. */
 GS_API int gs_mappings_sampled(struct gs_mappings *m, const struct gs_sample *sample, uint64_t now_ns);
 
 /* Lists at once. tid (0 = leader) is used where the leader has exited before its threads and shows no mappings. */
 GS_API int gs_mappings_refresh(struct gs_mappings *m, uint32_t tgid, uint32_t tid, uint64_t start_boottime, uint64_t now_ns);
 
-/* Once a second: frees blocks past their grace period, looks for processes that are gone, evicts down to the low-water mark. */
+/* Once a second: frees blocks past their grace period, looks for processes that are gone (a few of those not sampled for 5 s),
+ * forgets the gone after a minute, and withdraws the least recently sampled tables while less than an eighth of the rows is free. */
 GS_API void gs_mappings_tick(struct gs_mappings *m, uint64_t now_ns);
 
 enum gs_place_kind {
@@ -80,11 +84,12 @@ GS_API struct gs_place gs_mappings_normalize(struct gs_mappings *m, uint32_t tgi
  * snapshots. On overlayfs the kernel's vma shows the inode below, so such hints find nothing. */
 GS_API struct gs_place gs_mappings_hint(struct gs_mappings *m, const struct gs_leaf_hint *hint);
 
-/* Next file Python has not been told of in this epoch: 1, or 0 when there is none. The fd passes to the caller. */
+/* Next file Python has not been told of in this epoch: 1, or 0 when there is none. The fd passes to the caller. A file that
+ * could not be looked at when it was first seen comes a second time, complete, once a later process maps it. */
 GS_API int gs_mappings_take_file(struct gs_mappings *m, struct gs_file_record *out);
 
-/* What /proc said about a process at its first listing, raw: Python parses it once. The bytes of the five texts follow each
- * other in `text`, in this order. */
+/* What /proc said about a process at its first listing, and again after exec and when its leader shows another comm; raw:
+ * Python parses it once. The bytes of the texts follow each other in `text`, in this order. */
 enum gs_detail { GS_DETAIL_STAT, GS_DETAIL_COMM, GS_DETAIL_CMDLINE, GS_DETAIL_CGROUP, GS_DETAIL_EXE, GS_DETAIL_NSPID, GS_DETAIL_COUNT };
 #define GS_DETAILS_MAX (1024 + 64 + 4096 + 4096 + 4096 + 256)
 
@@ -117,6 +122,7 @@ GS_API int gs_mappings_wants_epoch(const struct gs_mappings *m);
 	X(process_gone, "processes gone before their mappings could be listed") \
 	X(pid_reused, "PIDs that belonged to another process by then") \
 	X(listing_torn, "listings thrown away because the process called exec meanwhile") \
+	X(listing_empty, "listings that found no user memory: calling exec, or exiting") \
 	X(listing_denied, "listings refused: no permission for this process") \
 	X(listing_no_descriptors, "listings refused: this agent has too many open files") \
 	X(listing_failed, "listings failed for another reason") \
