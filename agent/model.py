@@ -164,3 +164,4 @@ class Reading:
     attributes: Mapping[str, str]  # gpu.uuid, gpu.index, gpu.name, process.pid ...
     monotonic: bool = False  # a counter since start_unix, not a gauge
     start_unix: int = 0
+    delta: bool = False  # a sum over start_unix..time_unix alone (gpustrobe.samples.*), not a gauge
