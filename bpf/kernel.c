@@ -1,0 +1,326 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "kernel.h"
+
+#include <bpf/bpf.h>
+#include <bpf/libbpf.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "features.h"
+#include "offsets.h"
+#include "sample.h"
+
+#define DEFAULT_PROCESSES 4096
+#define DEFAULT_MAPPING_ROWS 131072
+#define WATCHED_ROWS 16384 /* processes of a PID filter with children; 1.3 MB, only then */
+#define MIN_RING (256u << 10)
+#define MAX_RING (256u << 20)
+
+/* libbpf tells the reasons of a failure only to its print function: the last ones are kept while one object loads. */
+static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
+static char load_log[768];
+
+static int keep_log(enum libbpf_print_level level, const char *format, va_list arguments)
+{
+	char line[1024];
+
+	if (level > LIBBPF_WARN)
+		return 0;
+	vsnprintf(line, sizeof(line), format, arguments);
+
+	size_t have = strlen(load_log), add = strlen(line);
+
+	if (add >= sizeof(load_log)) { /* the end of a verifier log says why */
+		memcpy(load_log, line + add - (sizeof(load_log) - 1), sizeof(load_log));
+		return 0;
+	}
+	if (have + add >= sizeof(load_log)) {
+		size_t drop = have + add - (sizeof(load_log) - 1);
+
+		memmove(load_log, load_log + drop, have - drop + 1);
+		have -= drop;
+	}
+	memcpy(load_log + have, line, add + 1);
+	return 0;
+}
+
+static uint32_t ring_bytes(const struct gs_options *options, int n_cpus)
+{
+	uint64_t want = options->ring_bytes ? options->ring_bytes : 4ULL * n_cpus * options->hz * 512;
+	uint64_t size = options->ring_bytes ? 4096 : MIN_RING;
+
+	while (size < want && size < MAX_RING)
+		size *= 2;
+	return (uint32_t)size;
+}
+
+static int find_offsets(struct gs_config *config, const struct gs_options *options, struct gs_error *error)
+{
+	if (!options->offsets)
+		return gs_offsets_from_btf(&config->offset, error);
+	if (options->n_offsets * sizeof(uint32_t) != sizeof(config->offset))
+		return gs_fail(error, GS_FAULT_argument, EINVAL, "%u offsets given, %zu wanted", options->n_offsets,
+			       sizeof(config->offset) / sizeof(uint32_t));
+	memcpy(&config->offset, options->offsets, sizeof(config->offset));
+	return 0;
+}
+
+static int configure(struct gs_config *config, const struct gs_options *options, struct gs_error *error)
+{
+	long page = sysconf(_SC_PAGESIZE);
+
+	memset(config, 0, sizeof(*config));
+	if (find_offsets(config, options, error))
+		return -1;
+	config->filter = !!(options->flags & GS_OPTION_FILTER);
+	config->kernel_stacks = !!(options->flags & GS_OPTION_KERNEL_STACKS);
+	/* these two take pointers to kernel types, so they need BTF in the kernel whatever its version */
+	config->task_pt_regs = !options->offsets && gs_has_helper(BPF_FUNC_task_pt_regs);
+	config->leaf_hint = config->task_pt_regs && config->offset.super_block_s_dev && gs_has_helper(BPF_FUNC_find_vma);
+	config->page_shift = __builtin_ctzl(page);
+	config->wake_interval_ms = 100;
+	return 0;
+}
+
+static int set_rodata(struct bpf_object *object, const struct gs_config *config)
+{
+	struct bpf_map *map;
+
+	bpf_object__for_each_map(map, object) {
+		const char *name = bpf_map__name(map), *dot = strrchr(name, '.');
+
+		if (dot && !strcmp(dot, ".rodata"))
+			return bpf_map__set_initial_value(map, config, sizeof(*config));
+	}
+	return -ENOENT;
+}
+
+static int set_entries(struct bpf_object *object, const char *name, uint32_t entries)
+{
+	struct bpf_map *map = bpf_object__find_map_by_name(object, name);
+
+	return map ? bpf_map__set_max_entries(map, entries) : -ENOENT;
+}
+
+static void autoload(struct bpf_object *object, const char *name, int wanted)
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(object, name);
+
+	if (program)
+		bpf_program__set_autoload(program, wanted);
+}
+
+static int prepare(struct gs_kernel *k, const struct gs_options *options, const struct gs_config *config, struct gs_error *error)
+{
+	int follow = (options->flags & GS_OPTION_FILTER) && (options->flags & GS_OPTION_CHILDREN);
+	uint32_t watched = follow ? WATCHED_ROWS : options->n_pids ? options->n_pids : 1;
+
+	k->n_procs = options->max_processes ? options->max_processes : DEFAULT_PROCESSES;
+	k->mapping_rows = options->mapping_rows ? options->mapping_rows : DEFAULT_MAPPING_ROWS;
+	autoload(k->object, "watch_child", follow);
+	autoload(k->object, "forget_process", follow);
+	autoload(k->object, "leaf_hint", config->leaf_hint);
+	if (set_rodata(k->object, config) || set_entries(k->object, "samples", ring_bytes(options, k->n_cpus)) ||
+	    set_entries(k->object, "procs", k->n_procs) || set_entries(k->object, "mappings", k->mapping_rows) ||
+	    set_entries(k->object, "watched", watched))
+		return gs_fail(error, GS_FAULT_object, EINVAL, "%s is not the sampler this library was built with", options->object_path);
+	return 0;
+}
+
+static int explain_load(struct gs_error *error, int number)
+{
+	struct rlimit limit = { 0, 0 };
+
+	getrlimit(RLIMIT_MEMLOCK, &limit);
+	if (number == EPERM && geteuid() == 0 && limit.rlim_cur != RLIM_INFINITY && strstr(load_log, "map"))
+		return gs_fail(error, GS_FAULT_memlock, number, "a BPF map could not be made with %llu KiB of RLIMIT_MEMLOCK: %s",
+			       (unsigned long long)limit.rlim_cur / 1024, load_log);
+	if (number == EPERM || number == EACCES) {
+		/* the verifier also says EACCES: then it has written a log */
+		enum gs_fault fault = strstr(load_log, "BEGIN PROG LOAD LOG") ? GS_FAULT_load : GS_FAULT_permission;
+
+		return gs_fail(error, fault, number, "%s", load_log[0] ? load_log : strerror(number));
+	}
+	return gs_fail(error, GS_FAULT_load, number, "%s", load_log[0] ? load_log : strerror(number));
+}
+
+static int open_object(struct gs_kernel *k, const char *path, struct gs_error *error)
+{
+	if (!path || access(path, R_OK))
+		return gs_fail(error, GS_FAULT_object, errno, "%s: %s", path ? path : "(no path)", strerror(errno));
+	k->object = bpf_object__open_file(path, NULL);
+
+	long failed = libbpf_get_error(k->object);
+
+	if (failed) {
+		k->object = NULL;
+		return gs_fail(error, GS_FAULT_object, -(int)failed, "%s: %s", path, load_log[0] ? load_log : strerror(-(int)failed));
+	}
+	return 0;
+}
+
+/* Kernels before 5.11 charge maps to RLIMIT_MEMLOCK; libbpf 1.x raises it itself where it must. */
+static void raise_memlock(void)
+{
+	struct rlimit all = { RLIM_INFINITY, RLIM_INFINITY };
+
+	setrlimit(RLIMIT_MEMLOCK, &all); /* where it may not be raised the maps may still fit: an error only if they do not */
+}
+
+static int program_fd(struct gs_kernel *k, const char *name)
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(k->object, name);
+
+	return program ? bpf_program__fd(program) : -1;
+}
+
+static int map_fd(struct gs_kernel *k, const char *name)
+{
+	return bpf_object__find_map_fd_by_name(k->object, name);
+}
+
+static int link_programs(struct gs_kernel *k, const struct gs_config *config, struct gs_error *error)
+{
+	const char *names[] = { "walk", config->leaf_hint ? "leaf_hint" : NULL };
+	int table = map_fd(k, "programs");
+
+	for (uint32_t i = 0; i < 2; i++) {
+		int fd = names[i] ? program_fd(k, names[i]) : -1;
+
+		if (names[i] && bpf_map_update_elem(table, &i, &fd, BPF_ANY))
+			return gs_fail(error, GS_FAULT_load, errno, "program %s could not be linked: %s", names[i], strerror(errno));
+	}
+	return 0;
+}
+
+static int raw_tracepoint(const char *name, int program)
+{
+	union bpf_attr attr;
+
+	memset(&attr, 0, sizeof(attr));
+	attr.raw_tracepoint.name = (unsigned long)name;
+	attr.raw_tracepoint.prog_fd = program;
+	return syscall(SYS_bpf, BPF_RAW_TRACEPOINT_OPEN, &attr, sizeof(attr));
+}
+
+static int follow_children(struct gs_kernel *k, struct gs_error *error)
+{
+	k->tracepoints[0] = raw_tracepoint("sched_process_fork", program_fd(k, "watch_child"));
+	k->tracepoints[1] = raw_tracepoint("sched_process_free", program_fd(k, "forget_process"));
+	if (k->tracepoints[0] < 0 || k->tracepoints[1] < 0)
+		return gs_fail(error, GS_FAULT_load, errno, "raw tracepoints sched_process_fork and _free: %s", strerror(errno));
+	return 0;
+}
+
+static int load(struct gs_kernel *k, const struct gs_options *options, struct gs_error *error)
+{
+	struct gs_config config;
+
+	if (open_object(k, options->object_path, error) || configure(&config, options, error) ||
+	    prepare(k, options, &config, error))
+		return -1;
+	raise_memlock();
+
+	int failed = bpf_object__load(k->object);
+
+	if (failed)
+		return explain_load(error, -failed);
+	k->profile = program_fd(k, "profile");
+	k->ring = map_fd(k, "samples");
+	k->counters = map_fd(k, "counters");
+	k->procs = map_fd(k, "procs");
+	k->mappings = map_fd(k, "mappings");
+	k->watched = map_fd(k, "watched");
+	if (link_programs(k, &config, error))
+		return -1;
+	if ((options->flags & GS_OPTION_FILTER) && (options->flags & GS_OPTION_CHILDREN))
+		return follow_children(k, error);
+	return 0;
+}
+
+static uint64_t map_memory(struct gs_kernel *k)
+{
+	struct bpf_map *map;
+	uint64_t bytes = 0;
+
+	bpf_object__for_each_map(map, k->object)
+		bytes += gs_fd_memory(bpf_map__fd(map));
+	return bytes;
+}
+
+int gs_kernel_open(struct gs_kernel *k, const struct gs_options *options, struct gs_error *error)
+{
+	memset(k, 0, sizeof(*k));
+	k->stats = k->tracepoints[0] = k->tracepoints[1] = -1;
+	k->n_cpus = libbpf_num_possible_cpus();
+	if (k->n_cpus <= 0 || !(k->per_cpu = calloc(k->n_cpus, sizeof(*k->per_cpu))))
+		return gs_fail(error, GS_FAULT_memory, ENOMEM, "no memory for the counters of %d CPUs", k->n_cpus);
+
+	pthread_mutex_lock(&load_lock);
+	load_log[0] = 0;
+
+	libbpf_print_fn_t before = libbpf_set_print(keep_log);
+	int status = load(k, options, error);
+
+	libbpf_set_print(before);
+	pthread_mutex_unlock(&load_lock);
+	if (status)
+		return -1;
+	k->map_bytes = map_memory(k);
+	if (options->flags & GS_OPTION_STATS)
+		k->stats = gs_enable_stats();
+	return 0;
+}
+
+void gs_kernel_close(struct gs_kernel *k)
+{
+	for (int i = 0; i < 2; i++)
+		if (k->tracepoints[i] >= 0)
+			close(k->tracepoints[i]);
+	if (k->stats >= 0)
+		close(k->stats);
+	bpf_object__close(k->object);
+	free(k->per_cpu);
+	memset(k, 0, sizeof(*k));
+	k->stats = k->tracepoints[0] = k->tracepoints[1] = -1;
+}
+
+void gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum)
+{
+	__u32 zero = 0;
+	uint64_t *to = (uint64_t *)sum;
+
+	memset(sum, 0, sizeof(*sum));
+	if (bpf_map_lookup_elem(k->counters, &zero, k->per_cpu))
+		return;
+	for (int cpu = 0; cpu < k->n_cpus; cpu++)
+		for (size_t i = 0; i < sizeof(*sum) / sizeof(uint64_t); i++)
+			to[i] += ((uint64_t *)&k->per_cpu[cpu])[i];
+}
+
+struct gs_run_times gs_kernel_run_times(struct gs_kernel *k)
+{
+	struct gs_run_times times = { 0, 0, 0 };
+	struct bpf_program *program;
+
+	bpf_object__for_each_program(program, k->object) {
+		struct bpf_prog_info info;
+		__u32 length = sizeof(info);
+
+		memset(&info, 0, sizeof(info));
+		if (bpf_program__fd(program) < 0 || bpf_obj_get_info_by_fd(bpf_program__fd(program), &info, &length))
+			continue;
+		times.time_ns += info.run_time_ns;
+		times.verified += info.verified_insns;
+		if (bpf_program__fd(program) == k->profile)
+			times.runs = info.run_cnt;
+	}
+	return times;
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The loaded sampler: its object, maps and counters. */
+#ifndef GPUSTROBE_KERNEL_H
+#define GPUSTROBE_KERNEL_H
+
+#include <linux/types.h>
+
+#include "config.h"
+#include "core.h"
+
+struct bpf_object;
+struct bpf_program;
+
+struct gs_kernel {
+	struct bpf_object *object;
+	int profile;  /* descriptors */
+	int ring;
+	int counters;
+	int procs;
+	int mappings;
+	int watched;
+	int stats;       /* -1: not enabled */
+	int tracepoints[2];
+	int n_cpus;      /* possible */
+	uint32_t n_procs;
+	uint32_t mapping_rows;
+	uint64_t map_bytes;
+	struct gs_cpu_counters *per_cpu; /* n_cpus, scratch for reading */
+};
+
+/* 0, or -1 and *error; *k can be closed either way. */
+int gs_kernel_open(struct gs_kernel *k, const struct gs_options *options, struct gs_error *error);
+void gs_kernel_close(struct gs_kernel *k);
+
+/* Sums over CPUs. */
+void gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum);
+
+struct gs_run_times {
+	uint64_t time_ns, runs, verified;
+};
+struct gs_run_times gs_kernel_run_times(struct gs_kernel *k);
+
+#endif

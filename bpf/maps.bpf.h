@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The sampler's maps and its per-CPU scratch. Sizes of 1 are set by the loader. */
+#ifndef GPUSTROBE_MAPS_BPF_H
+#define GPUSTROBE_MAPS_BPF_H
+
+#define GS_WORD_MASK 1023
+_Static_assert(GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 4 <= GS_WORD_MASK, "words, END and hint fit the scratch");
+
+const volatile struct gs_config config;
+
+/* One stack being walked. sample and words lie as they go into the ring. */
+struct gs_scratch {
+	__u32 in_use;
+	__u32 wake;
+	__u64 pc, sp, fp;
+	__u64 leaf;
+	__u64 map_start, map_end; /* the mapping of the last frame: the next is most often in it too */
+	__u64 map_offset;
+	__u32 map_file;
+	__u32 map_table;
+	__u32 first, count; /* rows of the process in `mappings` */
+	__u32 n;            /* words so far */
+	__u32 frames;
+	__u32 tails;
+	__u32 is_return; /* pc is a return address: the call lies one byte before */
+	__u32 end;
+	__u32 pad;
+	struct gs_sample sample;
+	__u64 words[GS_WORD_MASK + 1];
+};
+
+struct gs_asked {
+	__u64 start_boottime;
+	__u64 time_ns;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4096);
+} samples SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gs_scratch);
+} scratch SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gs_cpu_counters);
+} counters SEC(".maps");
+
+/* Hashes are preallocated: perf_event programs may use no other before 6.1. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct gs_process);
+} procs SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct gs_mapping);
+} mappings SEC(".maps");
+
+/* tgid -> start_boottime, 0 = whichever process has the PID now */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} watched SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 4096);
+	__type(key, __u32);
+	__type(value, struct gs_asked);
+} asks SEC(".maps");
+
+enum { GS_PROGRAM_WALK, GS_PROGRAM_HINT };
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
+
+#endif

@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
+/* The CPU sampler: one sample with its whole stack each time a CPU's cpu-clock event fires.
+ *
+ * profile -> walk (16 steps, tail-calls itself) -> [leaf_hint] -> ring. Runs in the timer's hard interrupt; 5.10 is the floor:
+ * no bpf_loop, no bpf_for, no CO-RE. The only map update is one per process and wake interval (`asked`). */
+#include "vmlinux.h"
+#include <bpf/bpf_helpers.h>
+#include "sample.h"
+#include "config.h"
+#include "arch.bpf.h"
+#include "maps.bpf.h"
+#include "unwind.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PF_EXITING 0x00000004
+#define PF_IO_WORKER 0x00000010
+#define PF_KTHREAD 0x00200000
+
+static __always_inline __u64 kernel_u64(__u64 address)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+/* The user registers of a task that is in the kernel, as saved on entry. */
+static __always_inline bool saved_registers(bpf_user_pt_regs_t *regs, __u64 task)
+{
+	__u64 at;
+
+	if (config.task_pt_regs)
+		at = bpf_task_pt_regs(bpf_get_current_task_btf());
+	else
+		at = kernel_u64(task + config.offset.task_struct_stack) + config.offset.pt_regs;
+	return bpf_probe_read_kernel(regs, sizeof(*regs), (void *)at) == 0 && REGS_USER(regs);
+}
+
+static __always_inline void start_walk(struct gs_scratch *s, bpf_user_pt_regs_t *regs)
+{
+	s->pc = REGS_PC(regs);
+	s->sp = REGS_SP(regs);
+	s->fp = REGS_FP(regs);
+	s->leaf = s->pc;
+	if (!REGS_64BIT(regs))
+		s->fp = 0; /* 4-byte frames: the leaf alone, with END(frame_pointer) */
+}
+
+/* Trust the process's table only while its three stamp fields hold (UNWIND.md section 3 tells what they miss). */
+static __always_inline void find_table(struct gs_scratch *s, __u64 mm)
+{
+	struct gs_process *p = bpf_map_lookup_elem(&procs, &s->sample.tgid);
+
+	if (!p) {
+		s->sample.flags |= GS_SAMPLE_NO_TABLE;
+		return;
+	}
+	if (p->start_boottime != s->sample.start_boottime ||
+	    p->exec_vm != kernel_u64(mm + config.offset.mm_struct_exec_vm) ||
+	    p->start_stack != kernel_u64(mm + config.offset.mm_struct_start_stack)) {
+		s->sample.flags |= GS_SAMPLE_STALE_TABLE;
+		return;
+	}
+	s->first = p->first;
+	s->count = p->count;
+}
+
+/* Fills in where the user stack starts; false where there is none to walk. */
+static __always_inline bool user_side(struct bpf_perf_event_data *ctx, struct gs_scratch *s, __u64 task, bool in_user)
+{
+	__u32 flags = kernel_u64(task + config.offset.task_struct_flags);
+	__u64 mm = kernel_u64(task + config.offset.task_struct_mm);
+
+	if ((flags & (PF_KTHREAD | PF_IO_WORKER)) || (!mm && !(flags & PF_EXITING))) {
+		s->sample.flags |= GS_SAMPLE_KTHREAD;
+		return false;
+	}
+	if (!mm) {
+		s->end = GS_END_exiting;
+		return false;
+	}
+	find_table(s, mm);
+	if (in_user) {
+		start_walk(s, &ctx->regs);
+	} else {
+		bpf_user_pt_regs_t regs;
+
+		if (!saved_registers(&regs, task)) {
+			s->end = GS_END_no_registers;
+			return false;
+		}
+		start_walk(s, &regs);
+	}
+	return true;
+}
+
+static __always_inline bool is_watched(__u32 tgid, __u64 start_boottime)
+{
+	__u64 *since = bpf_map_lookup_elem(&watched, &tgid);
+
+	return since && (!*since || *since == start_boottime);
+}
+
+static __always_inline void fill_header(struct gs_scratch *s, __u64 id, __u64 start_boottime)
+{
+	s->sample.time_ns = bpf_ktime_get_ns();
+	s->sample.start_boottime = start_boottime;
+	s->sample.cgroup_id = bpf_get_current_cgroup_id();
+	s->sample.value = 1;
+	s->sample.tgid = id >> 32;
+	s->sample.tid = id;
+	bpf_get_current_comm(s->sample.comm, sizeof(s->sample.comm));
+	s->sample.cpu = bpf_get_smp_processor_id();
+	s->sample.n_kernel = 0;
+	s->sample.n_user = 0;
+	s->sample.flags = 0;
+	s->n = 0;
+	s->frames = 0;
+	s->tails = 0;
+	s->is_return = 0;
+	s->end = GS_END_complete;
+	s->first = 0;
+	s->count = 0;
+	s->map_start = 0;
+	s->map_end = 0;
+}
+
+static __always_inline void kernel_side(struct bpf_perf_event_data *ctx, struct gs_scratch *s)
+{
+	long bytes = bpf_get_stack(ctx, s->words, GS_MAX_KERNEL_WORDS * sizeof(__u64), 0);
+
+	if (bytes > 0 && bytes <= GS_MAX_KERNEL_WORDS * sizeof(__u64)) {
+		s->sample.n_kernel = bytes / sizeof(__u64);
+		s->n = s->sample.n_kernel;
+	}
+}
+
+static __always_inline void submit(struct gs_scratch *s, struct gs_cpu_counters *c)
+{
+	__u32 n = s->n & GS_WORD_MASK;
+	long failed = bpf_ringbuf_output(&samples, &s->sample, sizeof(s->sample) + n * sizeof(__u64),
+					 s->wake ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP);
+
+	c->frames += s->frames;
+	if (failed)
+		c->ring_full++;
+	else
+		c->delivered++;
+	if (s->wake)
+		c->wakeups++;
+	s->in_use = 0;
+}
+
+enum { ASK_NOT, ASK_AGAIN, ASK_FIRST };
+
+/* Whether this sample may wake the agent: the first of a process at once, later ones once per wake interval. */
+static __always_inline int ask(struct gs_scratch *s)
+{
+	struct gs_asked *asked = bpf_map_lookup_elem(&asks, &s->sample.tgid);
+
+	if (asked && asked->start_boottime == s->sample.start_boottime) {
+		if (s->sample.time_ns - asked->time_ns < config.wake_interval_ms * 1000000ULL)
+			return ASK_NOT;
+		asked->time_ns = s->sample.time_ns;
+		return ASK_AGAIN;
+	}
+	struct gs_asked first = { s->sample.start_boottime, s->sample.time_ns };
+
+	bpf_map_update_elem(&asks, &s->sample.tgid, &first, BPF_ANY);
+	return ASK_FIRST;
+}
+
+static __always_inline int finish(struct bpf_perf_event_data *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
+{
+	if (s->end != GS_END_complete)
+		push(s, (__u64)GS_END << GS_WORD_SHIFT | s->end);
+	s->sample.n_user = s->n - s->sample.n_kernel;
+	s->wake = 0;
+	if (s->sample.flags & (GS_SAMPLE_NO_TABLE | GS_SAMPLE_STALE_TABLE | GS_SAMPLE_UNRESOLVED)) {
+		int asked = ask(s);
+
+		s->wake = asked != ASK_NOT;
+		if (config.leaf_hint && asked == ASK_FIRST && s->frames)
+			bpf_tail_call(ctx, &programs, GS_PROGRAM_HINT);
+	}
+	submit(s, c);
+	return 0;
+}
+
+SEC("perf_event")
+int walk(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+
+	if (!s || !c)
+		return 0;
+	if (unwind(s) == GO_ON) {
+		if (s->tails < GS_MAX_TAILS) {
+			s->tails++;
+			bpf_tail_call(ctx, &programs, GS_PROGRAM_WALK);
+		}
+		s->end = GS_END_too_deep;
+	}
+	return finish(ctx, s, c);
+}
+
+SEC("perf_event")
+int profile(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	__u64 id = bpf_get_current_pid_tgid();
+
+	if (!s || !c)
+		return 0;
+	c->entered++;
+	if (!(id >> 32)) {
+		c->idle++;
+		return 0;
+	}
+	__u64 task = bpf_get_current_task();
+	__u64 leader = kernel_u64(task + config.offset.task_struct_group_leader);
+	__u64 start_boottime = kernel_u64(leader + config.offset.task_struct_start_boottime);
+
+	if (config.filter && !is_watched(id >> 32, start_boottime)) {
+		c->filtered++;
+		return 0;
+	}
+	if (s->in_use) {
+		c->scratch_busy++;
+		return 0;
+	}
+	s->in_use = 1;
+	fill_header(s, id, start_boottime);
+
+	bool in_user = REGS_USER(&ctx->regs);
+
+	if (!in_user && config.kernel_stacks)
+		kernel_side(ctx, s);
+	if (user_side(ctx, s, task, in_user)) {
+		bpf_tail_call(ctx, &programs, GS_PROGRAM_WALK);
+		s->end = GS_END_too_deep;
+	}
+	return finish(ctx, s, c);
+}
+
+/* bpf_find_vma's callback needs a kernel that knows function pointers in programs (5.13), hence a program of its own that
+ * older kernels never load. 6 us, once per process. */
+struct gs_hint_search {
+	__u64 pc;
+	struct gs_leaf_hint hint;
+};
+
+static long describe_vma(struct task_struct *task, struct vm_area_struct *vma, struct gs_hint_search *search)
+{
+	__u64 at = (__u64)vma;
+	__u64 file = kernel_u64(at + config.offset.vm_area_struct_vm_file);
+	__u64 inode = file ? kernel_u64(file + config.offset.file_f_inode) : 0;
+
+	if (!inode)
+		return 0;
+	search->hint.inode = kernel_u64(inode + config.offset.inode_i_ino);
+	search->hint.device = kernel_u64(kernel_u64(inode + config.offset.inode_i_sb) + config.offset.super_block_s_dev);
+	search->hint.file_offset = search->pc - kernel_u64(at + config.offset.vm_area_struct_vm_start) +
+				   (kernel_u64(at + config.offset.vm_area_struct_vm_pgoff) << config.page_shift);
+	return 0;
+}
+
+SEC("perf_event")
+int leaf_hint(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+
+	if (!s || !c)
+		return 0;
+	struct gs_hint_search search = { .pc = s->leaf };
+
+	bpf_find_vma(bpf_get_current_task_btf(), search.pc, describe_vma, &search, 0);
+	if (search.hint.inode) {
+		push(s, search.hint.inode);
+		push(s, search.hint.file_offset);
+		push(s, search.hint.device);
+		s->sample.flags |= GS_SAMPLE_HINT;
+	}
+	submit(s, c);
+	return 0;
+}
+
+/* With a PID filter and children: a new process of a watched one is watched before it runs for the first time, whatever
+ * becomes of its parent. Raw tracepoints need no tracefs. Leaders go when the whole process is released. */
+SEC("raw_tracepoint/sched_process_fork")
+int watch_child(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 zero = 0, parent = bpf_get_current_pid_tgid() >> 32;
+	__u64 child = ctx->args[1];
+	__u32 pid = kernel_u64(child + config.offset.task_struct_pid);
+	__u32 tgid = kernel_u64(child + config.offset.task_struct_tgid);
+	struct gs_cpu_counters *c;
+
+	if (pid != tgid || !bpf_map_lookup_elem(&watched, &parent))
+		return 0;
+	__u64 start_boottime = kernel_u64(child + config.offset.task_struct_start_boottime);
+
+	if (bpf_map_update_elem(&watched, &tgid, &start_boottime, BPF_ANY) && (c = bpf_map_lookup_elem(&counters, &zero)))
+		c->watch_full++;
+	return 0;
+}
+
+SEC("raw_tracepoint/sched_process_free")
+int forget_process(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u64 task = ctx->args[0];
+	__u32 pid = kernel_u64(task + config.offset.task_struct_pid);
+	__u32 tgid = kernel_u64(task + config.offset.task_struct_tgid);
+
+	if (pid == tgid)
+		bpf_map_delete_elem(&watched, &tgid);
+	return 0;
+}

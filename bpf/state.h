@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of a gs_core; shared by core.c (life), drain.c (thread), record.c (one sample) and books.c (end of a window).
+ * Everything below `lock` is touched with it held: the draining thread holds it for one drain, take() while it copies. */
+#ifndef GPUSTROBE_STATE_H
+#define GPUSTROBE_STATE_H
+
+#include <linux/types.h>
+#include <pthread.h>
+
+#include "epoch.h"
+#include "kernel.h"
+#include "mappings.h"
+#include "sample.h"
+#include "timers.h"
+#include "window.h"
+
+#define GS_SECOND 1000000000ULL
+
+struct ring_buffer;
+
+struct gs_core {
+	uint32_t flags;
+	uint32_t hz;
+	struct gs_limits limits;
+	struct gs_kernel kernel;
+	struct gs_timers timers;
+	struct ring_buffer *ring;
+	int epoll, timer, stop_event;
+	pthread_t thread;
+	int started, stopping;
+
+	pthread_mutex_t lock;
+	pthread_cond_t ready;
+	int stopped;
+	struct gs_mappings *mappings;
+	struct gs_epoch *epoch;
+	struct gs_window_rows rows; /* of the running window */
+	struct gs_queue queue;
+	uint64_t window_start, window_end; /* CLOCK_MONOTONIC */
+	uint64_t drain_time;               /* when this drain began */
+
+	struct gs_books books;         /* of the running window: what the core itself counted */
+	struct gs_cpu_counters booked; /* kernel counts already in some window's books */
+	int64_t skipped_seen, skipped_booked;
+
+	uint64_t delivered, drains, bytes, windows;
+	struct gs_process_details details; /* scratch: 14 KB */
+	uint32_t frame_ids[GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 2];
+};
+
+/* record.c: one ring record, of whatever content. */
+void gs_record(struct gs_core *core, const void *data, uint64_t length);
+
+/* books.c: ends the running window at window_end. from_kernel: the kernel's counts are up to date with what was drained;
+ * last: nothing is in flight any more. */
+void gs_end_window(struct gs_core *core, int from_kernel, int last);
+/* Sets window_start and window_end for a first window. */
+void gs_first_window(struct gs_core *core, uint64_t now);
+
+/* drain.c */
+void *gs_drain_thread(void *core);
+uint64_t gs_now(void); /* CLOCK_MONOTONIC */
+
+#endif

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* The stepping loop: each step names the frame at s->pc and finds its caller. Frame pointers are the only rule so far; rows by
+ * s->map_table and Python frames take their place inside step().
+ *
+ * Words hold the address of the frame's own instruction: for a return address that is the byte before it, inside the call. It
+ * is subtracted here and nowhere else for user frames, because only the walk knows which addresses are return addresses (the
+ * frame below a signal handler is not). */
+#ifndef GPUSTROBE_UNWIND_BPF_H
+#define GPUSTROBE_UNWIND_BPF_H
+
+#define GS_STEPS 16     /* a program; 16 native or Python steps verify in 120 k instructions */
+#define GS_MAX_FRAMES 384
+#define GS_MAX_TAILS 29 /* the kernel allows 33 tail calls */
+
+enum { GO_ON, STOP };
+
+static __always_inline void push(struct gs_scratch *s, __u64 word)
+{
+	s->words[s->n & GS_WORD_MASK] = word;
+	s->n++;
+}
+
+/* The row of `mappings` that holds the address; 13 halvings for 4096 rows. */
+static __always_inline bool find_mapping(struct gs_scratch *s, __u64 address)
+{
+	__u32 low = s->first, high = s->first + s->count, middle;
+	struct gs_mapping *m;
+
+	for (int i = 0; i < 13 && low < high; i++) {
+		middle = (low + high) >> 1;
+		m = bpf_map_lookup_elem(&mappings, &middle);
+		if (!m)
+			return false;
+		if (m->start <= address)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	if (low == s->first)
+		return false;
+	low--;
+	m = bpf_map_lookup_elem(&mappings, &low);
+	if (!m || address < m->start || address >= m->end)
+		return false;
+	s->map_start = m->start;
+	s->map_end = m->end;
+	s->map_offset = m->file_offset;
+	s->map_file = m->file_id;
+	s->map_table = m->table;
+	return true;
+}
+
+static __always_inline int stop(struct gs_scratch *s, __u32 end)
+{
+	s->end = end;
+	return STOP;
+}
+
+/* [fp] = caller's fp, [fp + 8] = return address, on x86-64 and arm64 alike. A frame pointer that does not point up the stack
+ * belongs to code that keeps none, or to the thread's first frame: which, it cannot tell. */
+static __always_inline int frame_pointer_step(struct gs_scratch *s)
+{
+	__u64 frame[2];
+
+	if (s->fp < s->sp || (s->fp & 7))
+		return stop(s, GS_END_frame_pointer);
+	if (bpf_probe_read_user(frame, sizeof(frame), (void *)s->fp))
+		return stop(s, GS_END_unreadable_stack);
+	if (!frame[1])
+		return stop(s, GS_END_frame_pointer);
+	s->sp = s->fp + 16;
+	s->fp = frame[0];
+	s->pc = STRIP_POINTER_AUTH(frame[1]);
+	s->is_return = 1;
+	return GO_ON;
+}
+
+/* An address in no mapping: the leaf's is certainly code that the table lacks; one that a frame pointer led to may as well be
+ * any word of memory, so it is no frame, and no reason to list the mappings again. */
+static __always_inline int unmapped(struct gs_scratch *s, __u64 address)
+{
+	if (s->is_return)
+		return stop(s, GS_END_frame_pointer);
+	s->sample.flags |= GS_SAMPLE_UNRESOLVED;
+	push(s, address);
+	s->frames++;
+	return stop(s, GS_END_no_mapping);
+}
+
+static __always_inline int step(struct gs_scratch *s)
+{
+	__u64 address = s->pc - s->is_return;
+	__u64 word = address & ((1ULL << GS_WORD_SHIFT) - 1);
+
+	if (s->frames >= GS_MAX_FRAMES)
+		return stop(s, GS_END_too_deep);
+	if (s->count) {
+		if ((address < s->map_start || address >= s->map_end) && !find_mapping(s, address))
+			return unmapped(s, word);
+		if (s->map_file)
+			word = (__u64)GS_NATIVE << GS_WORD_SHIFT | (__u64)s->map_file << GS_FILE_SHIFT |
+			       ((address - s->map_start + s->map_offset) & GS_OFFSET_MASK);
+	}
+	push(s, word);
+	s->frames++;
+	return frame_pointer_step(s);
+}
+
+static __always_inline int unwind(struct gs_scratch *s)
+{
+	for (int i = 0; i < GS_STEPS; i++)
+		if (step(s) == STOP)
+			return STOP;
+	return GO_ON;
+}
+
+#endif
