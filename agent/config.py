@@ -66,7 +66,7 @@ AGENTS = ("up", "agent")
 STORES = ("up", "store")
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
-    Setting("rate", whole(1, 1000), "100",
+    Setting("rate", whole(1, 20_000), "100",
             "Samples a second on each CPU.",
             "10 ms resolves what people look for; cost grows in step with it.",
             (*AGENTS, "record", "doctor"), ("-F", "-r", "--rate")),

@@ -18,8 +18,10 @@ CAPABILITIES = {
     "CAP_SYS_PTRACE": (19, "reads the mappings of other users' processes"),
     "CAP_CHECKPOINT_RESTORE": (40, "opens deleted files that are still mapped"),
     "CAP_SYSLOG": (34, "names kernel functions"),
+    "CAP_DAC_READ_SEARCH": (2, "reads programs that only their owner may read"),
 }
-CAP_SYS_ADMIN = 21  # on its own it implies the first two, on kernels before 5.8 it is the only way
+CAP_SYS_ADMIN = 21  # includes those of the following (capabilities(7))
+IN_SYS_ADMIN = ("CAP_BPF", "CAP_PERFMON", "CAP_CHECKPOINT_RESTORE", "CAP_SYSLOG")
 NEEDED = ("CAP_BPF", "CAP_PERFMON")
 
 
@@ -32,11 +34,9 @@ def effective(status: str) -> int:
 
 
 def missing(mask: int, names: Sequence[str] = tuple(CAPABILITIES)) -> list[str]:
-    """Those of `names` the mask lacks. CAP_SYS_ADMIN includes all but CAP_SYS_PTRACE (capability(7))."""
+    """Those of `names` the mask lacks."""
     admin = mask >> CAP_SYS_ADMIN & 1
-    return [
-        name for name in names if not mask >> CAPABILITIES[name][0] & 1 and not (admin and name != "CAP_SYS_PTRACE")
-    ]
+    return [name for name in names if not mask >> CAPABILITIES[name][0] & 1 and not (admin and name in IN_SYS_ADMIN)]
 
 
 def sudo_line(arguments: Sequence[str], environment: Mapping[str, str], executable: str = sys.executable) -> str:

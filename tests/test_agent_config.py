@@ -189,7 +189,7 @@ def test_problems_are_collected(tmp_path, environment):
     problems = []
     settings = load(None, {}, environment, config=file, problems=problems)
     assert problems == [
-        f"{file}: rate: '0' is not a whole number from 1 to 1000",
+        f"{file}: rate: '0' is not a whole number from 1 to 20000",
         f"{file}: retention: 'soon' is no duration; write it as 5s, 90m, 2h or 1h30m",
         f"{file}: unknown setting stroe; did you mean store?",
     ]

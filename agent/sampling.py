@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the parts a recording and the agent share, from settings. Importing them costs 0.2 s, so it happens only here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpustrobe.agent.errors import GpustrobeError, UsageError
+from gpustrobe.agent.naming import Naming
+from gpustrobe.agent.sampler import Sampler, SamplerOptions, close_files
+
+if TYPE_CHECKING:
+    from gpustrobe.agent.total import Total
+    from gpustrobe.symbolizer.symbolizer import Symbolizer
+
+TRIAL = 0.25  # seconds
+
+
+def open_sampler(rate: int, pids: Sequence[int] = ()) -> Sampler:
+    """A sampler the kernel has accepted, not running yet. KernelProblem if it has not."""
+    sampler = Sampler(SamplerOptions(hz=rate, pids=tuple(pids)))
+    sampler.open()
+    return sampler
+
+
+def open_symbolizer(cache: Path) -> Symbolizer:
+    from gpustrobe.symbolizer.symbolizer import Symbolizer
+
+    return Symbolizer(cache)
+
+
+def open_naming(cache: Path) -> Naming:
+    from gpustrobe.agent.fold import Folder
+
+    return Naming(open_symbolizer(cache), Folder())
+
+
+def trial(rate: int = 100, seconds: float = TRIAL) -> str:
+    """Samples for a moment. "" if that works, else why not and, on a second line, the fix."""
+    import time
+
+    try:
+        sampler = open_sampler(rate)
+        sampler.start()
+    except GpustrobeError as error:
+        return f"{error.message}\n{error.fix}"
+    time.sleep(seconds)
+    windows = sampler.stop()
+    for window in windows:
+        close_files(window)
+    produced = sum(window.books.produced for window in windows)
+    return "" if produced else "it loads, but no timer of it fires\nPlease report this with `uname -a`."
+
+
+def render(form: str, total: Total) -> bytes:
+    """The file's content."""
+    raise UsageError(f"{form} is not written yet")
