@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from gpustrobe.bpf.loader import library
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ class _Facts(ctypes.Structure):
 
 
 _NAME = np.dtype(
-    [("start", "<u8"), ("low", "<u8"), ("high", "<u8"), ("text", "<u4"), ("length", "<u4"), ("how", "<u4"), ("pad", "<u4")]
+    [(name, "<u8") for name in ("start", "low", "high")] + [(name, "<u4") for name in ("text", "length", "how", "pad")]
 )
 
 
@@ -54,7 +53,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class ElfFacts:
-    """What the headers say. Sizes in bytes, symbols in entries; `debug_link` is "" and `minidebug` (0, 0) where there is none."""
+    """What the headers say. Sizes in bytes, symbols in entries; "" and (0, 0) where there is none."""
 
     machine: int
     build_id: str
@@ -69,7 +68,7 @@ class ElfFacts:
 
 @dataclass(frozen=True, slots=True)
 class ElfName:
-    """The function at an address. Every address in [low, high) has the same answer; `name` is b"" where there is none."""
+    """The function at an address, b"" where there is none. Every address in [low, high) has the same answer."""
 
     name: bytes
     start: int
@@ -83,7 +82,8 @@ def _core() -> ctypes.CDLL:
     core = library()
     core.gs_elf_inspect.argtypes = [ctypes.c_int, ctypes.POINTER(_Facts)]
     core.gs_elf_inspect.restype = ctypes.c_char_p
-    core.gs_elf_names.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32]
+    u32, pointer = ctypes.c_uint32, ctypes.c_void_p
+    core.gs_elf_names.argtypes = [ctypes.c_int, pointer, u32, pointer, pointer, u32]
     core.gs_elf_names.restype = ctypes.c_char_p
     return core
 
@@ -108,7 +108,7 @@ def inspect(fd: int) -> ElfFacts:
 
 
 def names(fd: int, addresses: Sequence[int]) -> dict[int, ElfName]:
-    """Function at each virtual address. One pass over the symbol tables however many addresses; ValueError with the reason."""
+    """Function at each virtual address, in one pass over the symbol tables. Raises ValueError with a reason."""
     found: dict[int, ElfName] = {}
     wanted = np.unique(np.fromiter(addresses, np.uint64, len(addresses)))
     while len(wanted):

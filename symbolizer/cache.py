@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results on disk, by content key: named addresses in SQLite, symcaches as files. Bounded, shared, and never trusted.
+
+What is broken is thrown away and made again; without a directory to write to, everything works and is only slower.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_VERSION = 1  # of the content: what a name looks like, and the tables
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS frames(key TEXT, address INTEGER, lines TEXT, PRIMARY KEY(key, address)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS used(key TEXT PRIMARY KEY, day INTEGER) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS marks(key TEXT PRIMARY KEY, reason TEXT) WITHOUT ROWID;
+"""
+_BATCH = 500  # addresses in one SELECT; SQLite takes at most 999 parameters before 3.32
+_DAY = 86400
+
+
+class Line(NamedTuple):
+    """One frame of an address: function as shown, source file, line (0 = unknown)."""
+
+    name: str
+    file: str = ""
+    line: int = 0
+
+
+Lines = tuple[Line, ...]  # innermost inlined frame first
+
+
+def _pack(lines: Lines) -> str:
+    return json.dumps([list(line) for line in lines], ensure_ascii=False, separators=(",", ":"))
+
+
+def _unpack(text: str) -> Lines | None:
+    """None where the text is not what `_pack` wrote."""
+    try:
+        rows = json.loads(text)
+        lines = tuple(Line(sys.intern(str(name)), sys.intern(str(file)), int(line)) for name, file, line in rows)
+    except (ValueError, TypeError):
+        return None
+    return lines or None
+
+
+class FrameCache:
+    """Named addresses of past runs. Several processes may share the file; not thread-safe within one."""
+
+    def __init__(self, directory: Path | None, limit: int = 64 << 20, clock: Callable[[], float] = time.time) -> None:
+        self._path = directory / "frames.sqlite" if directory else None
+        self._limit, self._clock = limit, clock
+        self._used: set[str] = set()
+        self._database: sqlite3.Connection | None = None
+        self.errors = 0
+        self._open()
+
+    def _open(self) -> None:
+        for _ in range(2):
+            try:
+                self._database = self._connect() if self._path else None
+                return
+            except sqlite3.DatabaseError:
+                self._discard()
+
+    def _connect(self) -> sqlite3.Connection:
+        database = sqlite3.connect(self._path, timeout=1, isolation_level=None, check_same_thread=False)
+        database.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("PRAGMA synchronous=OFF")  # a cache: after a power cut it may be broken, then it is made anew
+        database.execute("PRAGMA cache_size=-512")  # KiB
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            database.close()
+            raise sqlite3.DatabaseError(f"version {version}")
+        database.executescript(_SCHEMA)
+        database.execute(f"PRAGMA user_version={_VERSION}")
+        return database
+
+    def _discard(self) -> None:
+        """Removes a broken file. What cannot be removed is not used either."""
+        self.errors += 1
+        with contextlib.suppress(sqlite3.Error):
+            if self._database:
+                self._database.close()
+        self._database = None
+        for suffix in ("", "-wal", "-shm"):
+            with contextlib.suppress(OSError):
+                Path(f"{self._path}{suffix}").unlink()
+
+    @contextlib.contextmanager
+    def _guarded(self):
+        """A locked or full disk is an error to count; a broken file is removed."""
+        try:
+            yield
+        except sqlite3.OperationalError:
+            self.errors += 1
+        except sqlite3.DatabaseError:
+            self._discard()
+            self._open()
+
+    def get(self, key: str, addresses: Sequence[int]) -> dict[int, Lines]:
+        found: dict[int, Lines] = {}
+        if not self._database:
+            return found
+        with self._guarded():
+            for at in range(0, len(addresses), _BATCH):
+                some = addresses[at : at + _BATCH]
+                marks = ",".join("?" * len(some))
+                query = f"SELECT address, lines FROM frames WHERE key = ? AND address IN ({marks})"
+                for address, text in self._database.execute(query, (key, *some)):
+                    lines = _unpack(text)
+                    if lines:
+                        found[address] = lines
+        return found
+
+    def put(self, results: Mapping[str, Mapping[int, Lines]]) -> None:
+        """One transaction for all of a batch's results, by key and address."""
+        rows = [(k, address, _pack(lines)) for k, some in results.items() for address, lines in some.items()]
+        if not self._database or not rows:
+            return
+        today = int(self._clock()) // _DAY
+        with self._guarded():
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.executemany("INSERT OR REPLACE INTO frames VALUES (?, ?, ?)", rows)
+                fresh = [(key, today) for key in results if key not in self._used]
+                self._database.executemany("INSERT OR REPLACE INTO used VALUES (?, ?)", fresh)
+            finally:
+                self._database.execute("COMMIT")
+            self._used.update(results)
+            self._prune()
+
+    def _size(self) -> int:
+        names = "page_count", "freelist_count", "page_size"
+        pages, free, size = (self._database.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+        return (pages - free) * size
+
+    def _prune(self) -> None:
+        """Forgets the files used longest ago until a quarter of the room is free again."""
+        if self._size() <= self._limit:
+            return
+        keys = [key for (key,) in self._database.execute("SELECT key FROM used ORDER BY day, key")]
+        for key in keys:
+            self._database.execute("DELETE FROM frames WHERE key = ?", (key,))
+            self._database.execute("DELETE FROM used WHERE key = ?", (key,))
+            self._used.discard(key)
+            if self._size() <= self._limit * 3 // 4:
+                break
+        self._database.execute("PRAGMA incremental_vacuum")
+        self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def mark(self, key: str, reason: str) -> None:
+        """Remembers that the file's debug information must not be tried again."""
+        if self._database:
+            with self._guarded():
+                self._database.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (key, reason))
+
+    def marked(self, key: str) -> str:
+        """The reason given to `mark`, or ""."""
+        if self._database:
+            with self._guarded():
+                row = self._database.execute("SELECT reason FROM marks WHERE key = ?", (key,)).fetchone()
+                return str(row[0]) if row else ""
+        return ""
+
+    def close(self) -> None:
+        if self._database:
+            with contextlib.suppress(sqlite3.Error):
+                self._database.close()
+        self._database = None
+
+
+class SymcacheStore:
+    """Symcaches as files KEY.symcache; without a directory, in memory files that live as long as this object."""
+
+    def __init__(self, directory: Path | None, limit: int = 256 << 20) -> None:
+        self._directory, self._limit = directory, limit
+        self._memory: dict[str, int] = {}
+        if directory:
+            for left in directory.glob("*.partial"):
+                with contextlib.suppress(OSError):
+                    if time.time() - left.stat().st_mtime > 3600:  # of an agent that died
+                        left.unlink()
+
+    def _path(self, key: str) -> Path | None:
+        return self._directory / f"{key}.symcache" if self._directory else None
+
+    def open(self, key: str) -> int | None:
+        """A descriptor of the caller's, or None if there is no such symcache."""
+        path = self._path(key)
+        try:
+            if path is None:
+                return os.dup(self._memory[key]) if key in self._memory else None
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            with contextlib.suppress(OSError):
+                os.utime(fd)
+            return fd
+        except OSError:
+            return None
+
+    def create(self, key: str) -> int:
+        """A descriptor to write a new symcache to; `keep` makes it known. OSError if the disk is full or read-only."""
+        path = self._path(key)
+        if path is None:
+            return os.memfd_create("gpustrobe-symcache", os.MFD_CLOEXEC)
+        self._prune()
+        return os.open(f"{path}.{os.getpid()}.partial", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+
+    def keep(self, key: str, fd: int, complete: bool) -> None:
+        """Takes `fd` back from whoever wrote to it."""
+        path = self._path(key)
+        if path is None:
+            if complete:
+                self._keep_in_memory(key, fd)
+                return
+        else:
+            partial = Path(f"{path}.{os.getpid()}.partial")
+            with contextlib.suppress(OSError):
+                if complete:
+                    partial.replace(path)
+                else:
+                    partial.unlink()
+        os.close(fd)
+
+    def _keep_in_memory(self, key: str, fd: int) -> None:
+        self._memory[key] = fd
+        while len(self._memory) > 1 and sum(os.fstat(f).st_size for f in self._memory.values()) > self._limit // 4:
+            os.close(self._memory.pop(next(iter(self._memory))))
+
+    def drop(self, key: str) -> None:
+        """Forgets a symcache that turned out to be broken."""
+        path = self._path(key)
+        with contextlib.suppress(OSError):
+            if path is None:
+                os.close(self._memory.pop(key, -1))
+            else:
+                path.unlink()
+
+    def _prune(self) -> None:
+        for path in _oldest_beyond(self._directory.glob("*.symcache"), self._limit):
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def close(self) -> None:
+        for fd in self._memory.values():
+            os.close(fd)
+        self._memory.clear()
+
+
+def _oldest_beyond(paths: Iterable[Path], limit: int) -> list[Path]:
+    """The least recently used files that must go for the rest to fit `limit` bytes."""
+    aged = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            aged.append((status.st_mtime, status.st_size, path))
+    kept, gone = 0, []
+    for _, size, path in sorted(aged, reverse=True):
+        kept += size
+        if kept > limit:
+            gone.append(path)
+    return gone
