@@ -17,7 +17,7 @@ from typing import Any
 
 from gpustrobe.agent.config_file import default_files, read_yaml, text_of
 from gpustrobe.agent.errors import UsageError
-from gpustrobe.agent.kinds import NAME, PATH, SWITCH, Kind, address, choice, duration, size, whole
+from gpustrobe.agent.kinds import FILE, NAME, PAIRS, PATH, SWITCH, Kind, address, choice, duration, size, whole
 
 PREFIX = "GPUSTROBE_"
 # Read elsewhere, before settings exist.
@@ -111,6 +111,34 @@ SETTINGS: tuple[Setting, ...] = (
             "Disk for batches while the store is away; 0 keeps none on disk.",
             "Hours of a busy node; the oldest go first, and are counted.",
             AGENTS),
+    Setting("tls", SWITCH, "off",
+            "Speak TLS to the receiver; naming one of the files below turns it on.",
+            "A store on the same machine needs none.",
+            ("agent",)),
+    Setting("ca_file", FILE, "",
+            "Certificates that sign the receiver's, instead of the system's.",
+            "Inside a cluster certificates are seldom public.",
+            ("agent",)),
+    Setting("cert_file", FILE, "",
+            "Our certificate, for receivers that ask for one (mTLS).",
+            "Only where the receiver asks.",
+            ("agent",)),
+    Setting("key_file", FILE, "",
+            "The key of cert_file.",
+            "As for cert_file.",
+            ("agent",)),
+    Setting("token_file", FILE, "",
+            "File with a bearer token; read again when it changes.",
+            "Tokens of service accounts are renewed every hour.",
+            ("agent",)),
+    Setting("headers", PAIRS, "",
+            "Further headers of each request.",
+            "Receivers with several tenants tell them apart by one.",
+            ("agent",)),
+    Setting("gzip", SWITCH, "off",
+            "Compress what is sent.",
+            "Costs more CPU than it saves on a local network.",
+            ("agent",)),
     Setting("gpu", SWITCH, "on",
             "Read GPUs through NVML.",
             "Costs little, and says so once where there is no driver.",
@@ -135,7 +163,7 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("log", choice("text", "json"), "text",
             "How log lines look on standard error.",
             "People read text; log collectors read json.",
-            (*AGENTS, "store")),
+            AGENTS),
 )
 # fmt: on
 BY_NAME = {setting.name: setting for setting in SETTINGS}
@@ -259,6 +287,6 @@ def markdown() -> str:
 
 def _row(setting: Setting) -> str:
     options = " ".join(f"`{option}`" for option in setting.options)
-    default = setting.default_text or str(setting.default)
+    default = setting.default_text or str(setting.default) or "none"
     cells = (f"`{setting.name}`", options, f"`{setting.variable}`", default, setting.help, setting.reason)
     return f"| {' | '.join(cells)} | {', '.join(setting.commands)} |\n"

@@ -89,3 +89,18 @@ def _parse_path(text: str) -> Path:
 SWITCH = Kind("on|off", _parse_switch, lambda value: "on" if value else "off")
 NAME = Kind("NAME", _parse_name)
 PATH = Kind("PATH", _parse_path)
+
+
+def _parse_optional_path(text: str) -> Path | None:
+    return _parse_path(text) if text.strip() else None
+
+
+def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = [part.partition("=") for part in text.split(",") if part.strip()]
+    if any(not name.strip() or not equals for name, equals, _ in pairs):
+        raise ValueError(f"{text!r} is not NAME=VALUE,NAME=VALUE")
+    return tuple((name.strip(), value.strip()) for name, _, value in pairs)
+
+
+FILE = Kind("FILE", _parse_optional_path, lambda value: str(value or ""))
+PAIRS = Kind("NAME=VALUE,...", _parse_pairs, lambda value: ",".join(f"{name}={text}" for name, text in value))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,11 @@ if TYPE_CHECKING:
     from gpustrobe.symbolizer.symbolizer import Symbolizer
 
 PATIENCE = 10.0  # seconds a round waits for names; what has none then ships with that reason and is asked for again
-CHUNK = 512  # frames asked for between two looks at the clock
+CHUNK = 8192  # frames asked for between two looks at the clock; a call passes over each file's symbols once
 
 
 class Naming:
-    """Not thread-safe: one thread adds and takes rounds."""
+    """Not thread-safe: one thread adds windows, in order, and takes rounds."""
 
     def __init__(
         self,
@@ -30,29 +31,34 @@ class Naming:
         self._folder = folder
         self._clock = clock
         self._patience = patience
+        self._added: deque[Window] = deque()
         self._epoch: int | None = None
 
-    @property
-    def waiting(self) -> int:
-        """Windows added and not yet in a round."""
-        return self._folder.waiting
+    def close(self) -> None:
+        self._symbolizer.close()
 
     def add(self, window: Window) -> None:
-        self._symbolizer.learn(window.files, window.processes)
-        self._folder.add(window)
+        self._added.append(window)
 
     def round(self) -> Iterator[Profiles]:
-        """Profiles of all windows added so far; one per epoch they are of."""
-        deadline = self._clock() + self._patience
-        while self._folder.waiting:
-            self._turn(self._folder.epoch)
-            yield self._folder.flush(self._names(self._folder.unnamed(), deadline))
+        """Profiles of all windows added so far, one per epoch they are of.
 
-    def _turn(self, epoch: int | None) -> None:
-        """A new epoch has begun: the ids of the one before mean nothing any more."""
-        if self._epoch is not None and epoch != self._epoch:
-            self._symbolizer.forget(self._epoch)
-        self._epoch = epoch
+        A new epoch voids every id, so names of the old one are asked for before the symbolizer learns the new ids.
+        """
+        deadline = self._clock() + self._patience
+        while self._added:
+            window = self._added.popleft()
+            if window.epoch != self._epoch:
+                yield from self._flush(deadline)
+                self._symbolizer.forget(window.epoch)
+                self._epoch = window.epoch
+            self._symbolizer.learn(window.files, window.processes)
+            self._folder.add(window)
+        yield from self._flush(deadline)
+
+    def _flush(self, deadline: float) -> Iterator[Profiles]:
+        while self._folder.waiting:
+            yield self._folder.flush(self._names(self._folder.unnamed(), deadline))
 
     def _names(self, frames: list[RawFrame], deadline: float) -> list[tuple[Frame, ...] | None]:
         names: list[tuple[Frame, ...] | None] = []

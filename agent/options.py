@@ -33,7 +33,7 @@ class KindType(click.ParamType):
 
 def _option(setting: Setting) -> Callable[[Any], Any]:
     default = setting.default_text or (setting.default if isinstance(setting.default, str) else "")
-    text = f"{setting.help}  [default: {default}]"
+    text = f"{setting.help}  [default: {default}]" if default else setting.help
     if setting.kind is config.SWITCH:
         return click.option(setting.options[0], setting.name, default=None, help=text)
     return click.option(*setting.options, setting.name, type=KindType(setting.kind), default=None, help=text)

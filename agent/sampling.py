@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the parts a recording and the agent share, from settings. Importing them costs 0.2 s, so it happens only here."""
+"""Makes the parts that a recording and the agent share. Importing them costs 0.2 s, so only those who need it do."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from gpustrobe.agent.model import Books, Profiles, ProfileWindow
 
 if TYPE_CHECKING:

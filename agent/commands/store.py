@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
 import os
@@ -18,12 +17,12 @@ from typing import Any
 import click
 from gpustrobe.agent import options
 from gpustrobe.agent.config import Settings
+from gpustrobe.agent.cost import process_cpu
 from gpustrobe.agent.errors import StoreProblem
 
 START_LIMIT = 60.0  # seconds; opening a 10 GB database after a crash replays its log
 STOP_LIMIT = 30.0
 HEALTHY = 60.0  # seconds of life after which an earlier crash no longer counts
-_libc = ctypes.CDLL(None)  # loaded here: nothing may be loaded between fork and exec
 
 
 def arguments(settings: Settings) -> list[str]:
@@ -33,9 +32,8 @@ def arguments(settings: Settings) -> list[str]:
         "--http", str(settings.http),
         "--grpc", str(settings.grpc),
         "--data", str(settings.data),
-        "--retention", f"{settings.retention:g}",
-        "--max-size", str(settings.max_size),
-        "--log", settings.log,
+        "--retention-age", str(int(settings.retention)),
+        "--retention-size", str(settings.max_size),
     ]  # fmt: skip
 
 
@@ -57,15 +55,11 @@ def command(settings: Settings) -> None:
     os.execv(words[0], words)
 
 
-def _die_with_parent() -> None:
-    """prctl(PR_SET_PDEATHSIG, SIGTERM) in the child: kill -9 of `up` leaves no store behind that holds the ports."""
-    _libc.prctl(1, int(signal.SIGTERM), 0, 0, 0)
-
-
 class StoreProcess:
     """A store as a child in a session of its own: Ctrl-C reaches `up` first, which stops it last.
 
-    Its log and its reasons not to start go to our standard error; standard output brings one line, `ready {json}`.
+    Its log and its reasons not to start go to our standard error; standard output brings one line, `ready {json}`. It
+    asks the kernel to end it when we die, kill -9 included: nothing is left behind that holds the ports.
     """
 
     def __init__(
@@ -78,6 +72,8 @@ class StoreProcess:
         self._failures = 0
         self._next_start = 0.0
         self._started = 0.0
+        self._cpu = 0.0  # of the process that runs, when last seen
+        self.reaped_cpu = 0.0  # seconds of stores that ended: in RUSAGE_CHILDREN, but no part of the agent's cost
 
     def start(self) -> dict[str, Any]:
         """What the store says once it accepts data: its addresses. StoreProblem if it cannot."""
@@ -92,11 +88,10 @@ class StoreProcess:
     def _spawn(self) -> None:
         self._started = self._clock()
         self._process = subprocess.Popen(
-            self._words,
+            [*self._words, "--die-with-parent"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
         )
 
     def _ready(self, limit: float) -> dict[str, Any] | None:
@@ -121,9 +116,11 @@ class StoreProcess:
         """Called about once a second: starts the store again if it has died, waiting longer each time; never blocks."""
         now = self._clock()
         if self._process is not None:
+            self._cpu = process_cpu(self._process.pid) or self._cpu
             code = self._process.poll()
             if code is None:
                 return
+            self.reaped_cpu, self._cpu = self.reaped_cpu + self._cpu, 0.0
             if now - self._started > HEALTHY:
                 self._failures = 0
             pause = min(30.0, 2.0**self._failures - 1)
