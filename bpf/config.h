@@ -45,7 +45,7 @@ struct gs_config {
 	__u32 wake_interval_ms; /* at most one forced wake-up per process in this time */
 };
 
-/* One per CPU. Everything but `entered` takes part in the books: entered = idle + filtered + scratch_busy + ring_full + delivered. */
+/* One per CPU: entered = idle + filtered + scratch_busy + ring_full + delivered. */
 struct gs_cpu_counters {
 	__u64 entered;
 	__u64 idle;

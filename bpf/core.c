@@ -103,6 +103,10 @@ static int open_kernel_side(struct gs_core *core, const struct gs_options *optio
 	if (gs_kernel_open(&core->kernel, options, error) || gs_watch(&core->kernel, options, error) ||
 	    open_mappings(core, options, error))
 		return -1;
+	core->idle_base = calloc(core->kernel.n_cpus, sizeof(uint64_t));
+	core->idle_extra = calloc(core->kernel.n_cpus, sizeof(uint64_t));
+	if (!core->idle_base || !core->idle_extra)
+		return gs_fail(error, GS_FAULT_memory, ENOMEM, "no memory for %d CPUs", core->kernel.n_cpus);
 	core->ring = ring_buffer__new(core->kernel.ring, on_record, core, NULL);
 
 	long failed = libbpf_get_error(core->ring);
@@ -154,6 +158,7 @@ int gs_core_start(struct gs_core *core, struct gs_error *error)
 	if (core->started || (core->flags & GS_OPTION_NO_KERNEL))
 		return gs_fail(error, GS_FAULT_argument, EALREADY, "this core cannot be started%s", core->started ? " twice" : "");
 	gs_first_window(core, gs_now());
+	gs_idle_times(core->idle_base, core->kernel.n_cpus);
 	if (gs_timers_open(&core->timers, core->kernel.profile, core->hz, error)) {
 		gs_timers_close(&core->timers);
 		return -1;
@@ -205,6 +210,8 @@ void gs_core_close(struct gs_core *core)
 	gs_queue_free(&core->queue);
 	gs_window_rows_free(&core->rows);
 	gs_epoch_free(core->epoch);
+	free(core->idle_base);
+	free(core->idle_extra);
 	pthread_cond_destroy(&core->ready);
 	pthread_mutex_destroy(&core->lock);
 	free(core);
@@ -231,9 +238,7 @@ static void add_details(struct gs_core *core, struct gs_window *window)
 		memcpy(window->details + window->details_length, d, length);
 		record->details = window->details_length;
 		record->details_length = length;
-		window->details_length += (length + 7) & ~7u;
-		if (window->details_length > room)
-			window->details_length = room; /* the last one, unpadded */
+		window->details_length += length;
 	}
 }
 
@@ -271,7 +276,7 @@ const char *gs_core_counter_name(uint32_t i)
 
 static void count_kernel(struct gs_core *core, uint64_t *c)
 {
-	struct gs_cpu_counters now;
+	struct gs_cpu_counters now = { 0 };
 
 	if (core->flags & GS_OPTION_NO_KERNEL)
 		return;

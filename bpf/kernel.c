@@ -292,17 +292,18 @@ void gs_kernel_close(struct gs_kernel *k)
 	k->stats = k->tracepoints[0] = k->tracepoints[1] = -1;
 }
 
-void gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum)
+int gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum)
 {
 	__u32 zero = 0;
 	uint64_t *to = (uint64_t *)sum;
 
-	memset(sum, 0, sizeof(*sum));
 	if (bpf_map_lookup_elem(k->counters, &zero, k->per_cpu))
-		return;
+		return -1;
+	memset(sum, 0, sizeof(*sum));
 	for (int cpu = 0; cpu < k->n_cpus; cpu++)
 		for (size_t i = 0; i < sizeof(*sum) / sizeof(uint64_t); i++)
 			to[i] += ((uint64_t *)&k->per_cpu[cpu])[i];
+	return 0;
 }
 
 struct gs_run_times gs_kernel_run_times(struct gs_kernel *k)

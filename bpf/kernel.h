@@ -25,15 +25,15 @@ struct gs_kernel {
 	uint32_t n_procs;
 	uint32_t mapping_rows;
 	uint64_t map_bytes;
-	struct gs_cpu_counters *per_cpu; /* n_cpus, scratch for reading */
+	struct gs_cpu_counters *per_cpu; /* n_cpus, as last read */
 };
 
 /* 0, or -1 and *error; *k can be closed either way. */
 int gs_kernel_open(struct gs_kernel *k, const struct gs_options *options, struct gs_error *error);
 void gs_kernel_close(struct gs_kernel *k);
 
-/* Sums over CPUs. */
-void gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum);
+/* Reads per_cpu, and sums over CPUs. 0, or -1: then nothing has changed. */
+int gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum);
 
 struct gs_run_times {
 	uint64_t time_ns, runs, verified;

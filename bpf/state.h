@@ -42,6 +42,8 @@ struct gs_core {
 	struct gs_books books;         /* of the running window: what the core itself counted */
 	struct gs_cpu_counters booked; /* kernel counts already in some window's books */
 	int64_t skipped_seen, skipped_booked;
+	uint64_t *idle_base;  /* of each CPU: idle ns when sampling began */
+	uint64_t *idle_extra; /* of each CPU: idle periods without a sample, booked as idle */
 
 	uint64_t delivered, drains, bytes, windows;
 	struct gs_process_details details; /* scratch: 14 KB */

@@ -153,16 +153,11 @@ void gs_timers_follow(struct gs_timers *t)
 	open_missing(t, online, 0, &failed); /* a CPU that refuses now is tried again next time */
 }
 
-uint64_t gs_timers_produced(struct gs_timers *t)
+uint64_t gs_timers_produced(struct gs_timers *t, int cpu)
 {
-	uint64_t periods = 0;
+	const struct gs_timer *timer = &t->cpus[cpu];
 
-	for (int cpu = 0; cpu < t->n_cpus; cpu++) {
-		if (t->cpus[cpu].fd >= 0)
-			periods += count(t->cpus[cpu].fd) / t->period;
-		periods += t->cpus[cpu].ended / t->period;
-	}
-	return periods;
+	return timer->ended / t->period + (timer->fd >= 0 ? count(timer->fd) / t->period : 0);
 }
 
 void gs_timers_disable(struct gs_timers *t)

@@ -28,10 +28,13 @@ uint64_t gs_period(uint32_t hz);
 int gs_timers_open(struct gs_timers *t, int program, uint32_t hz, struct gs_error *error);
 /* Gives CPUs that came online an event; cheap when nothing changed. */
 void gs_timers_follow(struct gs_timers *t);
-/* Periods that have passed on all CPUs since open, by the events' own counts. */
-uint64_t gs_timers_produced(struct gs_timers *t);
+/* Periods that have passed on a CPU since open, by its event's own count. */
+uint64_t gs_timers_produced(struct gs_timers *t, int cpu);
 /* No event fires after this; counts stay readable. */
 void gs_timers_disable(struct gs_timers *t);
 void gs_timers_close(struct gs_timers *t);
+
+/* Idle ns of each CPU since boot, I/O wait included, from /proc/stat in steps of 10 ms; 0, or -1 if it cannot be read. */
+int gs_idle_times(uint64_t *idle_ns, int n_cpus);
 
 #endif
