@@ -67,9 +67,28 @@ static int query_name(int fd, const struct gs_vma *vma, char out[GS_FILE_PATH_MA
 	return (int)strlen(out);
 }
 
-static int list_by_query(int fd, struct gs_vma_list *list)
+/* A name costs as much as a mapping, so only those that can be the vdso are asked for it: of no file, not writable, from the
+ * top, where the kernel puts it. JIT code can leave hundreds below. */
+static void find_vdso(int fd, struct gs_vma_list *list)
 {
 	char name[GS_FILE_PATH_MAX];
+	int tries = 16;
+
+	for (uint32_t i = list->count; i-- && tries;) {
+		struct gs_vma *vma = &list->vmas[i];
+
+		if (vma->inode || vma->flags & GS_VMA_WRITABLE)
+			continue;
+		tries--;
+		if (query_name(fd, vma, name) > 0 && !strcmp(name, "[vdso]")) {
+			vma->flags |= GS_VMA_VDSO;
+			return;
+		}
+	}
+}
+
+static int list_by_query(int fd, struct gs_vma_list *list)
+{
 	uint64_t at = 0;
 
 	for (;;) {
@@ -77,19 +96,23 @@ static int list_by_query(int fd, struct gs_vma_list *list)
 		struct gs_vma *vma;
 		int error = query(fd, &q);
 
+		if (error == ENOENT)
+			break;
 		if (error)
-			return error == ENOENT ? 0 : error;
+			return error;
 		if (q.vma_end <= at || q.vma_start >= q.vma_end)
 			return EPROTO; /* never seen; an endless loop otherwise */
 		at = q.vma_end;
 		vma = append(list);
+		if (!vma && list->count < GS_LISTING_MAX)
+			return ENOMEM;
 		if (!vma)
-			return list->count < GS_LISTING_MAX ? ENOMEM : 0;
+			break;
 		*vma = (struct gs_vma){.start = q.vma_start, .end = q.vma_end, .file_offset = q.vma_offset, .inode = q.inode,
 			.device = q.dev_major << 20 | q.dev_minor, .flags = q.vma_flags & VMA_WRITABLE ? GS_VMA_WRITABLE : 0};
-		if (!vma->inode && query_name(fd, vma, name) > 0 && !strcmp(name, "[vdso]"))
-			vma->flags |= GS_VMA_VDSO;
 	}
+	find_vdso(fd, list);
+	return 0;
 }
 
 static int keep_path(struct gs_vma_list *list, struct gs_vma *vma, const char *path, size_t length)

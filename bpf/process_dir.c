@@ -97,10 +97,9 @@ int gs_parse_stat(const char *text, size_t length, struct gs_stamp *out)
 			value = 0;
 			digits = 0;
 		} else if (*at >= '0' && *at <= '9') {
-			if (field >= 22 && value > (UINT64_MAX - 9) / 10)
+			if (++digits > 20)
 				return EBADMSG;
-			value = value * 10 + (*at - '0');
-			digits++;
+			value = value * 10 + (*at - '0'); /* RSSLIM is 2^64-1; what overflows is no time of any process */
 		} else if (field == 22) {
 			return EBADMSG;
 		}

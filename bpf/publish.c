@@ -70,8 +70,11 @@ static int same_rows(struct gs_mappings *m, const struct gs_cached *p, uint32_t 
 
 void gs_publish(struct gs_mappings *m, struct gs_cached *p, const uint32_t *tables, uint64_t now_ns)
 {
-	uint32_t n = fill_rows(m, p, tables), first;
+	uint32_t n, first;
 
+	if (!m->blocks.total)
+		return; /* no BPF maps: names only */
+	n = fill_rows(m, p, tables);
 	if (same_rows(m, p, n)) {
 		publish_entry(m, p, p->first, n); /* the stamp may be new */
 		return;
