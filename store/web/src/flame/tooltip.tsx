@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+import { useLayoutEffect, useRef } from "preact/hooks";
+import { count, plural } from "../format.ts";
+import { Swatch } from "../swatch.tsx";
+import { KIND_NAME } from "./frames.ts";
+import * as model from "./model.ts";
+import { tip } from "./pointer.ts";
+
+export function Tooltip() {
+  const s = tip.value, box = useRef<HTMLDivElement>(null), a = model.answer.value;
+  useLayoutEffect(() => {
+    const el = box.current;
+    if (!el || !s) return;
+    el.style.left = `${Math.max(8, Math.min(innerWidth - el.offsetWidth - 8, s.x + 14))}px`;
+    el.style.top = `${s.y + 18 + el.offsetHeight > innerHeight ? Math.max(8, s.y - el.offsetHeight - 12) : s.y + 18}px`;
+  });
+  if (!s || !a || s.node >= s.tree.n) return null;
+  const t = s.tree;
+  if (s.small) {
+    let v = 0;
+    for (let c = s.first; c < t.start[s.node + 1]; c++) v += t.total[c];
+    return <div class="pop tip" ref={box} role="tooltip"><h4>{plural(s.small, "smaller frame")}</h4><div class="sub">each narrower than a pixel, {model.valueText(a, v)} in all; a click opens them</div></div>;
+  }
+  const f = t.frame[s.node], fr = t.frames, kind = fr.kind[f], total = t.total[s.node], self = t.self[s.node];
+  const inView = t.total[t === model.tree.value ? model.root.value : 0], all = a.all_total || a.total;
+  const where = [fr.module[f], fr.file[f] && fr.file[f] !== fr.module[f] ? fr.file[f] + (fr.line[f] ? `:${fr.line[f]}` : "") : ""].filter(Boolean).join(" · ");
+  const line = (name: string, v: number) => <><dt>{name}</dt><dd>{model.valueText(a, v)}</dd><dd>{model.shareText(v, inView)} <span class="muted">of view</span></dd><dd>{model.shareText(v, all)} <span class="muted">of all</span></dd></>;
+  return (
+    <div class="pop tip" ref={box} role="tooltip">
+      <h4>{fr.name[f]}</h4>
+      <div class="sub"><Swatch kind={kind} /><span>{KIND_NAME[kind]}</span>{where && <span class="where">· {where}</span>}</div>
+      {fr.reason[f] && <div class="sub why">Not resolved: {fr.reason[f]}</div>}
+      {kind === "guessed" && <div class="sub why">Caller guessed: no unwind rows there</div>}
+      <dl>
+        {line("total", total)}{line("self", self)}
+        <dt>samples</dt><dd>{count(a.type === "cpu" ? total : a.samples)}</dd>
+        {a.type === "cpu" && <dd class="wide">{model.intervalText(a, total)} <span class="muted">(95 %)</span></dd>}
+      </dl>
+    </div>
+  );
+}
