@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated GPU node: builds the libraries, writes and rewrites the state they read (node.h), and gives the environment to run on it.
+"""A simulated GPU node: builds its libraries, writes the state they read (node.h), gives the environment to run on it.
 
-    with Node.create(folder, gpus=2) as node:
-        node.fail("nvmlDeviceGetTemperature", device=1, code="NOT_SUPPORTED")
-        subprocess.run(command, env=node.environment(os.environ))
+with Node.create(folder, gpus=2) as node:
+    node.fail("nvmlDeviceGetTemperature", device=1, code="NOT_SUPPORTED")
+    subprocess.run(command, env=node.environment(os.environ))
 """
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -27,10 +28,27 @@ NOT_TOLD = 0xFFFFFFFFFFFFFFFF
 MAGIC, VERSION = 0x4D495347, 1
 KINDS = {"compute": 0, "graphics": 1, "mps": 2}
 # nvmlReturn_t by the names of nvml.h, without NVML_ERROR_
-CODES = {"UNINITIALIZED": 1, "INVALID_ARGUMENT": 2, "NOT_SUPPORTED": 3, "NO_PERMISSION": 4, "NOT_FOUND": 6, "INSUFFICIENT_SIZE": 7,
-         "DRIVER_NOT_LOADED": 9, "TIMEOUT": 10, "IRQ_ISSUE": 11, "FUNCTION_NOT_FOUND": 13, "GPU_IS_LOST": 15, "RESET_REQUIRED": 16,
-         "OPERATING_SYSTEM": 17, "LIB_RM_VERSION_MISMATCH": 18, "IN_USE": 19, "MEMORY": 20, "NO_DATA": 21, "NOT_READY": 27,
-         "UNKNOWN": 999}
+CODES = {
+    "UNINITIALIZED": 1,
+    "INVALID_ARGUMENT": 2,
+    "NOT_SUPPORTED": 3,
+    "NO_PERMISSION": 4,
+    "NOT_FOUND": 6,
+    "INSUFFICIENT_SIZE": 7,
+    "DRIVER_NOT_LOADED": 9,
+    "TIMEOUT": 10,
+    "IRQ_ISSUE": 11,
+    "FUNCTION_NOT_FOUND": 13,
+    "GPU_IS_LOST": 15,
+    "RESET_REQUIRED": 16,
+    "OPERATING_SYSTEM": 17,
+    "LIB_RM_VERSION_MISMATCH": 18,
+    "IN_USE": 19,
+    "MEMORY": 20,
+    "NO_DATA": 21,
+    "NOT_READY": 27,
+    "UNKNOWN": 999,
+}
 
 
 class Point(ctypes.Structure):
@@ -38,26 +56,58 @@ class Point(ctypes.Structure):
 
 
 class Process(ctypes.Structure):
-    _fields_ = (("pid", ctypes.c_uint32), ("kind", ctypes.c_uint32), ("memory", ctypes.c_uint64), ("share", ctypes.c_double),
-                ("gpu_instance", ctypes.c_uint32), ("compute_instance", ctypes.c_uint32), ("name", ctypes.c_char * 64))
+    _fields_ = (
+        ("pid", ctypes.c_uint32),
+        ("kind", ctypes.c_uint32),
+        ("memory", ctypes.c_uint64),
+        ("share", ctypes.c_double),
+        ("gpu_instance", ctypes.c_uint32),
+        ("compute_instance", ctypes.c_uint32),
+        ("name", ctypes.c_char * 64),
+    )
 
 
 class Device(ctypes.Structure):
-    _fields_ = (("uuid", ctypes.c_char * 80), ("name", ctypes.c_char * 96), ("bus_id", ctypes.c_char * 32),
-                ("memory_total", ctypes.c_uint64), ("memory_reserved", ctypes.c_uint64), ("memory_share", ctypes.c_double),
-                ("power_idle", ctypes.c_double), ("power_full", ctypes.c_double), ("power_limit", ctypes.c_double),
-                ("celsius_idle", ctypes.c_double), ("celsius_full", ctypes.c_double),
-                ("clock_idle", ctypes.c_uint32 * 4), ("clock_full", ctypes.c_uint32 * 4),
-                ("pcie_tx_full", ctypes.c_double), ("pcie_rx_full", ctypes.c_double), ("pcie_start", ctypes.c_uint64),
-                ("pcie_bits", ctypes.c_uint32), ("pcie_generation", ctypes.c_uint32), ("pcie_width", ctypes.c_uint32),
-                ("gpm", ctypes.c_uint32), ("lost", ctypes.c_uint32), ("mig", ctypes.c_uint32),
-                ("n_points", ctypes.c_uint32), ("n_processes", ctypes.c_uint32), ("period_ns", ctypes.c_uint64),
-                ("points", Point * 64), ("processes", Process * 128))
+    _fields_ = (
+        ("uuid", ctypes.c_char * 80),
+        ("name", ctypes.c_char * 96),
+        ("bus_id", ctypes.c_char * 32),
+        ("memory_total", ctypes.c_uint64),
+        ("memory_reserved", ctypes.c_uint64),
+        ("memory_share", ctypes.c_double),
+        ("power_idle", ctypes.c_double),
+        ("power_full", ctypes.c_double),
+        ("power_limit", ctypes.c_double),
+        ("celsius_idle", ctypes.c_double),
+        ("celsius_full", ctypes.c_double),
+        ("clock_idle", ctypes.c_uint32 * 4),
+        ("clock_full", ctypes.c_uint32 * 4),
+        ("pcie_tx_full", ctypes.c_double),
+        ("pcie_rx_full", ctypes.c_double),
+        ("pcie_start", ctypes.c_uint64),
+        ("pcie_bits", ctypes.c_uint32),
+        ("pcie_generation", ctypes.c_uint32),
+        ("pcie_width", ctypes.c_uint32),
+        ("gpm", ctypes.c_uint32),
+        ("lost", ctypes.c_uint32),
+        ("mig", ctypes.c_uint32),
+        ("n_points", ctypes.c_uint32),
+        ("n_processes", ctypes.c_uint32),
+        ("period_ns", ctypes.c_uint64),
+        ("points", Point * 64),
+        ("processes", Process * 128),
+    )
 
 
 class Fault(ctypes.Structure):
-    _fields_ = (("function", ctypes.c_char * 64), ("device", ctypes.c_int32), ("code", ctypes.c_int32), ("delay_ms", ctypes.c_int64),
-                ("remaining", ctypes.c_uint32), ("pad", ctypes.c_uint32))
+    _fields_ = (
+        ("function", ctypes.c_char * 64),
+        ("device", ctypes.c_int32),
+        ("code", ctypes.c_int32),
+        ("delay_ms", ctypes.c_int64),
+        ("remaining", ctypes.c_uint32),
+        ("pad", ctypes.c_uint32),
+    )
 
 
 class Calls(ctypes.Structure):
@@ -65,10 +115,20 @@ class Calls(ctypes.Structure):
 
 
 class State(ctypes.Structure):
-    _fields_ = (("magic", ctypes.c_uint32), ("version", ctypes.c_uint32), ("size", ctypes.c_uint32), ("n_devices", ctypes.c_uint32),
-                ("start_unix_ns", ctypes.c_uint64), ("driver_version", ctypes.c_char * 32), ("nvml_version", ctypes.c_char * 32),
-                ("cuda_version", ctypes.c_uint32), ("n_faults", ctypes.c_uint32),
-                ("faults", Fault * 64), ("calls", Calls * 192), ("devices", Device * 16))
+    _fields_ = (
+        ("magic", ctypes.c_uint32),
+        ("version", ctypes.c_uint32),
+        ("size", ctypes.c_uint32),
+        ("n_devices", ctypes.c_uint32),
+        ("start_unix_ns", ctypes.c_uint64),
+        ("driver_version", ctypes.c_char * 32),
+        ("nvml_version", ctypes.c_char * 32),
+        ("cuda_version", ctypes.c_uint32),
+        ("n_faults", ctypes.c_uint32),
+        ("faults", Fault * 64),
+        ("calls", Calls * 192),
+        ("devices", Device * 16),
+    )
 
 
 def constant(load: float) -> list[tuple[float, float]]:
@@ -96,7 +156,8 @@ def steps(seed: int) -> list[tuple[float, float]]:
 
 
 def parse_load(text: str, seed: int = 0) -> list[tuple[float, float]]:
-    """A load as people type it: `0.7`, `sawtooth:20:0.1:1`, `dips:5:1.5:0.1:0.95`, `steps`, or a JSON file [[second, load], ...]."""
+    """A load as people type it: `0.7`, `sawtooth:20:0.1:1`, `dips:5:1.5:0.1:0.95`, `steps`, or a JSON file
+    [[second, load], ...]."""
     kind, *numbers = text.split(":")
     makers = {"sawtooth": sawtooth, "dips": dips}
     try:
@@ -108,18 +169,24 @@ def parse_load(text: str, seed: int = 0) -> list[tuple[float, float]]:
             return [(float(at), float(load)) for at, load in json.loads(Path(text).read_text("utf-8"))]
         return constant(float(text))
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{text!r} is no load ({error}): a number from 0 to 1, sawtooth:PERIOD:LOW:HIGH, "
-                         "dips:PERIOD:LENGTH:LOW:HIGH, steps, or a JSON file [[second, load], ...]") from error
+        raise ValueError(
+            f"{text!r} is no load ({error}): a number from 0 to 1, sawtooth:PERIOD:LOW:HIGH, "
+            "dips:PERIOD:LENGTH:LOW:HIGH, steps, or a JSON file [[second, load], ...]"
+        ) from error
 
 
 def parse_fault(text: str) -> tuple[str, int, int, int, int]:
-    """`FUNCTION[:DEVICE]=WHAT[*TIMES]`; WHAT is an nvml.h error name, `hang`, `delay:MS` or `crash`. -> function, device, code, delay, times"""
+    """`FUNCTION[:DEVICE]=WHAT[*TIMES]`; WHAT is an nvml.h error name, `hang`, `delay:MS` or `crash`.
+    -> function, device, code, delay, times"""
     left, equals, what = text.partition("=")
     function, _, device = left.partition(":")
     what, _, times = what.partition("*")
     kind, _, milliseconds = what.partition(":")
     if not equals or not (kind in CODES or kind in ("hang", "delay", "crash")):
-        raise ValueError(f"{text!r} is no fault: FUNCTION[:DEVICE]=ERROR[*TIMES], where ERROR is hang, delay:MS, crash or one of {', '.join(CODES)}")
+        raise ValueError(
+            f"{text!r} is no fault: FUNCTION[:DEVICE]=ERROR[*TIMES], "
+            f"where ERROR is hang, delay:MS, crash or one of {', '.join(CODES)}"
+        )
     code = -1 if kind == "crash" else CODES.get(kind, 0)
     delay = -1 if kind == "hang" else int(milliseconds or 0)
     return function, int(device or -1), code, delay, int(times or FOREVER)
@@ -135,7 +202,14 @@ class Node:
         self.state = State.from_buffer(self._map)
 
     @classmethod
-    def create(cls, folder: Path, gpus: int = 2, load: str = "dips:10:3:0.1:0.95", seed: int = 0, start_unix_ns: int | None = None) -> Node:
+    def create(
+        cls,
+        folder: Path,
+        gpus: int = 2,
+        load: str = "dips:10:3:0.1:0.95",
+        seed: int = 0,
+        start_unix_ns: int | None = None,
+    ) -> Node:
         """A node of `gpus` H200s as a public nvidia-smi dump of one shows them (idle 77 W, 28 C; full 627 W, 52 C)."""
         path = folder / "node.state"
         path.write_bytes(bytes(ctypes.sizeof(State)))
@@ -162,7 +236,7 @@ class Node:
 
     def load(self, index: int, points: list[tuple[float, float]]) -> None:
         """Points (second, load), the last one ending the period."""
-        if not 2 <= len(points) <= 64 or any(b[0] < a[0] for a, b in zip(points, points[1:], strict=False)) or points[0][0] != 0:
+        if not 2 <= len(points) <= 64 or any(b[0] < a[0] for a, b in itertools.pairwise(points)) or points[0][0] != 0:
             raise ValueError("a load needs 2 to 64 points in rising order, the first at second 0")
         if any(not 0 <= load <= 1 for _, load in points):
             raise ValueError("loads are from 0 to 1")
@@ -171,13 +245,25 @@ class Node:
             point.at_ns, point.load = round(at * 1e9), load
         device.n_points, device.period_ns = len(points), round(points[-1][0] * 1e9)
 
-    def process(self, index: int, pid: int, memory: int = 2 << 30, share: float = 1.0, kind: str = "compute", name: str = "",
-                gpu_instance: int = 0xFFFFFFFF) -> None:
+    def process(
+        self,
+        index: int,
+        pid: int,
+        memory: int = 2 << 30,
+        share: float = 1.0,
+        kind: str = "compute",
+        name: str = "",
+        gpu_instance: int = 0xFFFFFFFF,
+    ) -> None:
         device = self.state.devices[index]
-        device.processes[device.n_processes] = Process(pid, KINDS[kind], memory, share, gpu_instance, 0xFFFFFFFF, name.encode())
+        device.processes[device.n_processes] = Process(
+            pid, KINDS[kind], memory, share, gpu_instance, 0xFFFFFFFF, name.encode()
+        )
         device.n_processes += 1
 
-    def fail(self, function: str, device: int = -1, code: str | int = 0, delay_ms: int = 0, times: int = FOREVER) -> None:
+    def fail(
+        self, function: str, device: int = -1, code: str | int = 0, delay_ms: int = 0, times: int = FOREVER
+    ) -> None:
         number = CODES[code] if isinstance(code, str) else code
         self.state.faults[self.state.n_faults] = Fault(function.encode(), device, number, delay_ms, times, 0)
         self.state.n_faults += 1
@@ -201,12 +287,25 @@ class Node:
 
 
 def nvml_headers() -> Path:
-    """Folder of NVIDIA's nvml.h: of this environment, else from the wheel nvidia-nvml-dev, unpacked beside what we build."""
+    """Folder of NVIDIA's nvml.h: of this environment, else of the wheel nvidia-nvml-dev, unpacked beside our build."""
     fetched = BIN / "headers"
     for folder in (*map(Path, sys.path), *HERE.parents[1].glob(".venv/lib/python3*/site-packages"), fetched):
         for header in sorted(folder.glob("nvidia/*/include/nvml.h")) if folder.is_dir() else ():
             return header.parent
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(fetched), "nvidia-nvml-dev>=13"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--target",
+            str(fetched),
+            "nvidia-nvml-dev>=13",
+        ],
+        check=True,
+    )
     return next(fetched.glob("nvidia/*/include/nvml.h")).parent
 
 
@@ -215,7 +314,12 @@ def build() -> Path:
     BIN.mkdir(exist_ok=True)
     with (BIN / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        made = subprocess.run(["make", "-s", "-C", str(HERE), f"NVML_INCLUDE={nvml_headers()}"], capture_output=True, text=True, check=False)
+        made = subprocess.run(
+            ["make", "-s", "-C", str(HERE), f"NVML_INCLUDE={nvml_headers()}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     if made.returncode:
         raise RuntimeError(f"the simulated libraries do not build:\n{made.stderr}")
     return BIN
