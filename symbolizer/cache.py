@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results on disk, by content key: named addresses in SQLite, symcaches as files. Bounded, shared, and never trusted.
+"""Results on disk, by content key: functions found in SQLite, symcaches as files. Bounded, shared, and never trusted.
 
+Addresses are not kept: there is no end of them, and from functions and a symcache each costs a few microseconds.
 What is broken is thrown away and made again; without a directory to write to, everything works and is only slower.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 import sys
@@ -15,16 +15,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from gpustrobe.symbolizer.elf import Function
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
 
 _VERSION = 1  # of the content: what a name looks like, and the tables
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS frames(key TEXT, address INTEGER, lines TEXT, PRIMARY KEY(key, address)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS functions(key TEXT, low INTEGER, high INTEGER, start INTEGER, linkage TEXT, shown TEXT,
+    PRIMARY KEY(key, low)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS used(key TEXT PRIMARY KEY, day INTEGER) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS marks(key TEXT PRIMARY KEY, reason TEXT) WITHOUT ROWID;
 """
-_BATCH = 500  # addresses in one SELECT; SQLite takes at most 999 parameters before 3.32
 _DAY = 86400
 
 
@@ -39,25 +41,11 @@ class Line(NamedTuple):
 Lines = tuple[Line, ...]  # innermost inlined frame first
 
 
-def _pack(lines: Lines) -> str:
-    return json.dumps([list(line) for line in lines], ensure_ascii=False, separators=(",", ":"))
-
-
-def _unpack(text: str) -> Lines | None:
-    """None where the text is not what `_pack` wrote."""
-    try:
-        rows = json.loads(text)
-        lines = tuple(Line(sys.intern(str(name)), sys.intern(str(file)), int(line)) for name, file, line in rows)
-    except (ValueError, TypeError):
-        return None
-    return lines or None
-
-
-class FrameCache:
-    """Named addresses of past runs. Several processes may share the file; not thread-safe within one."""
+class FunctionCache:
+    """Functions found in past runs. Several processes may share the file; not thread-safe within one."""
 
     def __init__(self, directory: Path | None, limit: int = 64 << 20, clock: Callable[[], float] = time.time) -> None:
-        self._path = directory / "frames.sqlite" if directory else None
+        self._path = directory / "functions.sqlite" if directory else None
         self._limit, self._clock = limit, clock
         self._used: set[str] = set()
         self._database: sqlite3.Connection | None = None
@@ -108,36 +96,33 @@ class FrameCache:
             self._discard()
             self._open()
 
-    def get(self, key: str, addresses: Sequence[int]) -> dict[int, Lines]:
-        found: dict[int, Lines] = {}
+    def load(self, key: str, limit: int) -> list[Function]:
+        """What is known about the functions of one content, at most `limit` rows."""
         if not self._database:
-            return found
+            return []
+        query = "SELECT low, high, start, linkage, shown FROM functions WHERE key = ? ORDER BY low LIMIT ?"
         with self._guarded():
-            for at in range(0, len(addresses), _BATCH):
-                some = addresses[at : at + _BATCH]
-                marks = ",".join("?" * len(some))
-                query = f"SELECT address, lines FROM frames WHERE key = ? AND address IN ({marks})"
-                for address, text in self._database.execute(query, (key, *some)):
-                    lines = _unpack(text)
-                    if lines:
-                        found[address] = lines
-        return found
+            rows = self._database.execute(query, (key, limit)).fetchall()
+            return [row for row in map(_function, rows) if row]
+        return []
 
-    def put(self, results: Mapping[str, Mapping[int, Lines]]) -> None:
-        """One transaction for all of a batch's results, by key and address."""
-        rows = [(k, address, _pack(lines)) for k, some in results.items() for address, lines in some.items()]
+    def put(self, found: Mapping[str, Iterable[Function]]) -> None:
+        """One transaction for the functions that a batch found, by key. Rows without a name are not kept."""
+        rows = [
+            (key, f.low, f.high, f.start, f.linkage, f.lines[0].name) for key, some in found.items() for f in some if f.lines
+        ]
         if not self._database or not rows:
             return
         today = int(self._clock()) // _DAY
         with self._guarded():
             self._database.execute("BEGIN IMMEDIATE")
             try:
-                self._database.executemany("INSERT OR REPLACE INTO frames VALUES (?, ?, ?)", rows)
-                fresh = [(key, today) for key in results if key not in self._used]
+                self._database.executemany("INSERT OR REPLACE INTO functions VALUES (?, ?, ?, ?, ?, ?)", rows)
+                fresh = [(key, today) for key in found if key not in self._used]
                 self._database.executemany("INSERT OR REPLACE INTO used VALUES (?, ?)", fresh)
             finally:
                 self._database.execute("COMMIT")
-            self._used.update(results)
+            self._used.update(found)
             self._prune()
 
     def _size(self) -> int:
@@ -146,12 +131,12 @@ class FrameCache:
         return (pages - free) * size
 
     def _prune(self) -> None:
-        """Forgets the files used longest ago until a quarter of the room is free again."""
+        """Forgets the contents used longest ago until a quarter of the room is free again."""
         if self._size() <= self._limit:
             return
         keys = [key for (key,) in self._database.execute("SELECT key FROM used ORDER BY day, key")]
         for key in keys:
-            self._database.execute("DELETE FROM frames WHERE key = ?", (key,))
+            self._database.execute("DELETE FROM functions WHERE key = ?", (key,))
             self._database.execute("DELETE FROM used WHERE key = ?", (key,))
             self._used.discard(key)
             if self._size() <= self._limit * 3 // 4:
@@ -178,6 +163,14 @@ class FrameCache:
             with contextlib.suppress(sqlite3.Error):
                 self._database.close()
         self._database = None
+
+
+def _function(row: tuple) -> Function | None:
+    """A row as `put` wrote it; None if it cannot be that."""
+    low, high, start, linkage, shown = row
+    if not (all(type(n) is int for n in (low, high, start)) and type(linkage) is str and type(shown) is str and shown):
+        return None
+    return Function(low, high, start, sys.intern(linkage), (Line(sys.intern(shown)),)) if low < high else None
 
 
 class SymcacheStore:

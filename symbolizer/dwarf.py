@@ -6,8 +6,9 @@ TARGET.
 `serve MEMORY FILE_BYTES SECONDS` answers requests on the socket that is its standard input.
 
 One request is one line of JSON, its descriptors sent beside it: {"op": "demangle", "names": [...]} or
-{"op": "lines", "key": "...", "addresses": [...]} with the symcache's descriptor. The answer is one line for each name
-or address, written at once, then "null": so the parent knows at which one we died.
+{"op": "lines", "key": "...", "addresses": [...]} with the symcache's descriptor. The answer is one line for each name,
+written at once, so that the parent knows at which one we died, or one for all addresses (empty if the symcache is
+broken), then "null".
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ def answers(request: dict[str, Any], fds: list[int], symcaches: Symcaches) -> It
 
         try:
             symcache = symcaches.get(request["key"], fds[0])
-            yield from (lines_of(symcache, address) for address in request["addresses"])
-        except (SymbolicError, OSError) as error:
-            yield {"error": f"{type(error).__name__}: {error}"[:200]}
+            yield [lines_of(symcache, address) for address in request["addresses"]]
+        except (SymbolicError, OSError):
+            yield []
 
 
 def _receive(connection: socket.socket) -> tuple[bytes, list[int]]:

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import bisect
-import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpustrobe.bpf import elf_names
 
 if TYPE_CHECKING:
-    from gpustrobe.bpf.elf_names import ElfFacts, ElfName
+    import os
+
+    from gpustrobe.bpf.elf_names import ElfFacts
+    from gpustrobe.symbolizer.cache import Lines
 
 _EXECUTABLE = 1  # PF_X
 
@@ -29,49 +31,68 @@ def content_key(status: os.stat_result, build_id: str) -> str:
 
 def vaddr_of(facts: ElfFacts, offset: int) -> int | None:
     """Virtual address of the byte at file offset `offset`; where segments share a page, the executable one's."""
-    held = [s for s in facts.segments if s.file_offset <= offset < s.file_offset + s.file_size]
-    if not held:
-        return None
-    best = next((s for s in held if s.flags & _EXECUTABLE), held[0])
-    return best.vaddr + offset - best.file_offset
+    data = None
+    for segment in facts.segments:
+        within = offset - segment.file_offset
+        if 0 <= within < segment.file_size:
+            if segment.flags & _EXECUTABLE:
+                return segment.vaddr + within
+            data = segment.vaddr + within if data is None else data
+    return data
 
 
 @dataclass(slots=True)
-class Functions:
-    """Intervals of a file that are named already, so that a second address of a function costs no pass over the tables.
+class Function:
+    """Addresses [low, high) with one answer: a function, or none (`linkage` is "")."""
 
-    A pass over libjax takes 8 ms; distinct addresses keep coming for hours, distinct functions soon do not.
+    low: int
+    high: int
+    start: int
+    linkage: str  # as in the symbol table
+    lines: Lines = ()  # as shown, without source line; () until it is demangled
+
+
+class Functions:
+    """Functions of a file that are named already, so that another address of one costs no pass over the symbol tables.
+
+    A pass over libjax takes 8 ms. Distinct addresses keep coming for hours; distinct functions soon do not.
     """
 
-    limit: int = 20_000
-    _lows: list[int] = field(default_factory=list)
-    _rows: list[tuple[int, str, int]] = field(default_factory=list)  # high, name, start
+    def __init__(self, limit: int = 20_000) -> None:
+        self._limit = limit
+        self._lows: list[int] = []
+        self._rows: list[Function] = []
 
-    def find(self, address: int) -> tuple[str, int] | None:
-        """(name, start) of the function, ("", 0) if it is known that there is none, None if nothing is known."""
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def find(self, address: int) -> Function | None:
+        """The row that holds the address; None if nothing is known about it."""
         at = bisect.bisect_right(self._lows, address) - 1
-        if at < 0 or address >= self._rows[at][0]:
+        if at < 0 or address >= self._rows[at].high:
             return None
-        return self._rows[at][1:]
+        return self._rows[at]
 
-    def add(self, found: ElfName, name: str) -> None:
-        if len(self._lows) >= self.limit:
+    def add(self, row: Function) -> None:
+        if len(self._lows) >= self._limit:  # rare enough to begin anew
             self._lows.clear()
             self._rows.clear()
-        at = bisect.bisect_left(self._lows, found.low)
-        if at < len(self._lows) and self._lows[at] == found.low:
-            return
-        self._lows.insert(at, found.low)
-        self._rows.insert(at, (found.high, name, found.start))
+        at = bisect.bisect_left(self._lows, row.low)
+        if at < len(self._lows) and self._lows[at] == row.low:
+            self._rows[at] = row
+        else:
+            self._lows.insert(at, row.low)
+            self._rows.insert(at, row)
 
 
-def names_of(fd: int, functions: Functions, addresses: list[int]) -> dict[int, tuple[str, int]]:
-    """(symbol, its start) of each virtual address; ("", 0) where no symbol covers it. ValueError with the reason."""
-    known = {address: functions.find(address) for address in addresses}
-    missing = [address for address, hit in known.items() if hit is None]
-    if missing:
-        for address, found in elf_names.names(fd, missing).items():
-            name = found.name.decode("utf-8", "replace").split("@", 1)[0]  # memcpy@@GLIBC_2.14
-            functions.add(found, name)
-            known[address] = (name, found.start)
-    return {address: hit or ("", 0) for address, hit in known.items()}
+def functions_at(fd: int, addresses: list[int]) -> dict[int, Function]:
+    """The row of each virtual address, by one pass over the symbol tables. ValueError with the reason."""
+    rows: dict[int, Function] = {}
+    found: dict[int, Function] = {}
+    for address, name in elf_names.names(fd, addresses).items():
+        row = rows.get(name.low)
+        if row is None:
+            linkage = name.name.decode("utf-8", "replace").split("@", 1)[0]  # memcpy@@GLIBC_2.14
+            row = rows[name.low] = Function(name.low, name.high, name.start, linkage)
+        found[address] = row
+    return found

@@ -32,7 +32,7 @@ class Binary:
     facts: ElfFacts | None = None
     reason: str = ""
     functions: Functions = field(default_factory=Functions)
-    debug_functions: Functions = field(default_factory=Functions)
+    loaded: bool = False  # functions of past runs are in `functions`
     debug_fd: int = -1  # a separate file with symbols, with or without DWARF
     debug_bytes: int = 0  # DWARF in this file or the separate one
     searched: bool = False
@@ -41,8 +41,8 @@ class Binary:
 
     @property
     def cache_key(self) -> str:
-        """Results with lines and results without are kept apart: a debug package may be installed later."""
-        return f"{self.key}-{'d' if self.lines == 'ready' else 'n'}"
+        """Functions found with a separate symbol table are kept apart: a debug package may be installed later."""
+        return f"{self.key}-{'d' if self.debug_fd >= 0 else 'n'}"
 
     def search_debug_files(self, fd: int, mapped: MappedFile, proc_root: str) -> None:
         if self.searched or not self.facts:

@@ -17,7 +17,7 @@ from gpustrobe.symbolizer.child import ChildDied, ChildLimits, Converter, Reader
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gpustrobe.symbolizer.cache import FrameCache, SymcacheStore
+    from gpustrobe.symbolizer.cache import FunctionCache, SymcacheStore
     from gpustrobe.symbolizer.files import Binary
 
 _KILLS = 2
@@ -38,7 +38,7 @@ class LineReader:
     def __init__(
         self,
         reader: Reader,
-        cache: FrameCache,
+        cache: FunctionCache,
         symcaches: SymcacheStore,
         limits: ChildLimits,
         max_debug_bytes: int = 256 << 20,
@@ -114,13 +114,13 @@ class LineReader:
             return None
         try:
             request = {"op": "lines", "key": binary.key, "addresses": list(addresses)}
-            answers = list(self._reader.ask(request, [fd]))
+            answers = [answer for part in self._reader.ask(request, [fd]) for answer in part]
         except ChildDied:
             self._blame(binary, "reading its debug information killed the reader")
             return None
         finally:
             os.close(fd)
-        if len(answers) != len(addresses) or any(isinstance(answer, dict) for answer in answers):
+        if len(answers) != len(addresses):
             self._broken_symcache(binary)
             return None
         return {

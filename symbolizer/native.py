@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections import Counter, OrderedDict
@@ -10,18 +11,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpustrobe.symbolizer.cache import Line, Lines
-from gpustrobe.symbolizer.elf import names_of, vaddr_of
+from gpustrobe.symbolizer.elf import Function, functions_at, vaddr_of
 from gpustrobe.symbolizer.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from gpustrobe.symbolizer.cache import FrameCache
+    from gpustrobe.symbolizer.cache import FunctionCache
     from gpustrobe.symbolizer.demangler import Demangler
     from gpustrobe.symbolizer.files import Binary, FileTable
     from gpustrobe.symbolizer.lines import LineReader, RawLine
 
 _FILE_LIMIT = 512  # characters of a source path
+_LOADED_FUNCTIONS = 10_000  # of past runs, per content: about 3 MB
 
 
 class Named(NamedTuple):
@@ -35,22 +37,21 @@ class Named(NamedTuple):
 
 @dataclass(slots=True)
 class _Batch:
-    """What is asked of one binary. Symbols and raw lines are by virtual address."""
+    """What is asked of one binary, by virtual address."""
 
     binary: Binary
     file_id: int
-    missing: set[int] = field(default_factory=set)
-    symbols: dict[int, tuple[str, int]] = field(default_factory=dict)
+    places: list[tuple[int, int, int]] = field(default_factory=list)  # file id, offset, vaddr
+    fresh: list[Function] = field(default_factory=list)  # found now, in no cache yet
     raw: dict[int, list[RawLine]] = field(default_factory=dict)
     reason: str = ""  # why symbols could not be read
-    complete: bool = True  # nothing better will come later
 
 
 class NativeNames:
-    """Not thread-safe."""
+    """Not thread-safe. Addresses in files with lines are remembered one by one, others by their function."""
 
     def __init__(
-        self, files: FileTable, cache: FrameCache, lines: LineReader, demangler: Demangler, limit: int = 32_768
+        self, files: FileTable, cache: FunctionCache, lines: LineReader, demangler: Demangler, limit: int = 16_384
     ) -> None:
         self._files, self._cache, self._lines, self._demangler = files, cache, lines, demangler
         self._limit = limit
@@ -60,21 +61,20 @@ class NativeNames:
     def resolve(self, wanted: Mapping[int, Sequence[int]], deadline: float) -> dict[tuple[int, int], Named]:
         """`wanted`: file offsets by file id. Returns one answer for each (file id, offset)."""
         answers: dict[tuple[int, int], Named] = {}
-        places: dict[tuple[int, int], tuple[str, int]] = {}
         batches: dict[str, _Batch] = {}
         for file_id, offsets in wanted.items():
-            self._place(file_id, offsets, answers, places, batches, deadline)
+            self._place(file_id, offsets, answers, batches)
         for batch in batches.values():
-            self._read(batch)
-        found = self._name(batches.values())
-        for place, (key, vaddr) in places.items():
-            lines = found.get((key, vaddr)) or self._known.get((key, vaddr)) or ()
-            batch = batches[key]
-            answers[place] = Named(lines, vaddr, batch.binary.build_id, "" if lines else batch.reason or "no symbols")
-        self._trim()
+            self._read(batch, deadline)
+        shown = self._show(batches.values())
+        for batch in batches.values():
+            self._answer(batch, shown, answers)
+        self._cache.put({batch.binary.cache_key: batch.fresh for batch in batches.values() if batch.fresh})
+        while len(self._known) > self._limit:
+            self._known.popitem(last=False)
         return answers
 
-    def _place(self, file_id, offsets, answers, places, batches, deadline) -> None:
+    def _place(self, file_id, offsets, answers, batches) -> None:
         """Sorts a file's offsets into the batch of its content, or answers why it cannot."""
         mapped = self._files.get(file_id)
         if mapped is None:
@@ -82,131 +82,126 @@ class NativeNames:
             return
         binary = self._files.binary(file_id, mapped)
         if not binary.facts:
-            self.counts["files_unreadable"] += 1
             answers.update({(file_id, o): Named((), -1, binary.build_id, binary.reason) for o in offsets})
             return
         batch = batches.setdefault(binary.key, _Batch(binary, file_id))
-        self._settle(batch, deadline)
         for offset in offsets:
             vaddr = vaddr_of(binary.facts, offset)
             if vaddr is None:
                 answers[file_id, offset] = Named((), -1, binary.build_id, "offset in no segment of the file")
             else:
-                places[file_id, offset] = binary.key, vaddr
-                batch.missing.add(vaddr)
-        self._from_caches(batch)
+                batch.places.append((file_id, offset, vaddr))
 
-    def _settle(self, batch: _Batch, deadline: float) -> None:
-        if batch.binary.lines:
-            return
-        try:
-            fd = self._files.open(batch.file_id)
-        except OSError:
-            fd = -1
-        try:
-            if fd >= 0 or batch.binary.debug_fd >= 0 or not batch.binary.debug_bytes:
-                self._lines.settle(batch.binary, fd, deadline)
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-    def _from_caches(self, batch: _Batch) -> None:
-        key = batch.binary.key
-        for vaddr in [v for v in batch.missing if (key, v) in self._known]:
-            self._known.move_to_end((key, vaddr))
-            batch.missing.discard(vaddr)
-            self.counts["memory_hits"] += 1
-        if batch.missing:
-            found = self._cache.get(batch.binary.cache_key, list(batch.missing))
-            self.counts["disk_hits"] += len(found)
-            batch.missing.difference_update(found)
-            self._known.update({(key, vaddr): lines for vaddr, lines in found.items()})
-
-    def _read(self, batch: _Batch) -> None:
-        """Symbols and lines of what no cache knew."""
-        if not batch.missing:
-            return
-        binary, missing = batch.binary, sorted(batch.missing)
-        self._read_symbols(batch, missing)
-        if binary.lines == "ready":
-            raw = self._lines.lookup(binary, missing)
-            batch.complete = raw is not None
-            batch.raw = raw or {}
-        else:
-            batch.complete = bool(binary.lines)
-
-    def _read_symbols(self, batch: _Batch, missing: list[int]) -> None:
-        """From the file's own tables first, so that names do not depend on which debug packages a host has."""
-        binary = batch.binary
+    @contextlib.contextmanager
+    def _opened(self, batch: _Batch) -> Iterator[int]:
+        """A descriptor of the file, or -1 with the batch's reason set."""
         try:
             fd = self._files.open(batch.file_id)
         except OSError as error:
-            batch.reason, batch.complete = str(error), False
+            batch.reason = error.args[0] if len(error.args) == 1 else "file gone"
+            yield -1
             return
         try:
-            batch.symbols = self._pass(fd, binary.functions, missing, batch)
+            yield fd
         finally:
             os.close(fd)
-        nameless = [vaddr for vaddr in missing if not batch.symbols.get(vaddr, ("", 0))[0]]
-        if nameless and binary.debug_fd >= 0:
-            batch.symbols.update(self._pass(binary.debug_fd, binary.debug_functions, nameless, batch))
 
-    def _pass(self, fd, functions, addresses, batch: _Batch) -> dict[int, tuple[str, int]]:
+    def _read(self, batch: _Batch, deadline: float) -> None:
+        """Functions and lines of what is not in memory."""
+        binary = batch.binary
+        if not binary.loaded:
+            binary.loaded = True
+            for row in self._cache.load(binary.cache_key, _LOADED_FUNCTIONS):
+                binary.functions.add(row)
+                self.counts["functions_loaded"] += 1
+        missing = {vaddr for _, _, vaddr in batch.places if binary.functions.find(vaddr) is None}
+        if missing or not binary.lines:
+            with self._opened(batch) as fd:
+                if fd >= 0 or not binary.debug_bytes:
+                    self._lines.settle(binary, fd, deadline)
+                if fd >= 0 and missing:
+                    self._read_functions(batch, fd, sorted(missing))
+        if binary.lines == "ready":
+            key = binary.key
+            nameless = sorted({vaddr for _, _, vaddr in batch.places if (key, vaddr) not in self._known})
+            if nameless:
+                batch.raw = self._lines.lookup(binary, nameless) or {}
+                self.counts["lines_read"] += len(batch.raw)
+
+    def _read_functions(self, batch: _Batch, fd: int, missing: list[int]) -> None:
+        """From the file's own tables first, so that names do not depend on which debug packages a host has."""
+        binary = batch.binary
+        found = self._pass(fd, missing, batch)
+        if binary.debug_fd >= 0:
+            nameless = [vaddr for vaddr in missing if vaddr not in found or not found[vaddr].linkage]
+            for vaddr, row in self._pass(binary.debug_fd, nameless, batch).items():
+                found[vaddr] = _within(found.get(vaddr), row)
+        for row in {id(row): row for row in found.values()}.values():
+            binary.functions.add(row)
+            batch.fresh.append(row)
+
+    def _pass(self, fd: int, addresses: list[int], batch: _Batch) -> dict[int, Function]:
+        self.counts["symbol_passes"] += 1
         try:
-            return names_of(fd, functions, addresses)
+            return functions_at(fd, addresses) if addresses else {}
         except ValueError as error:
             batch.reason = str(error)
             if batch.reason != "no symbols":
                 self.counts["symbol_tables_refused"] += 1
             return {}
 
-    def _name(self, batches) -> dict[tuple[str, int], Lines]:
-        """Demangles all distinct names of the batches at once, remembers what is complete."""
-        plain = {
-            (batch.binary.key, vaddr): frames
-            for batch in batches
-            for vaddr in batch.missing
-            if (frames := merge(batch.symbols.get(vaddr, ("", 0)), batch.raw.get(vaddr, [])))
-        }
-        shown = self._demangler.demangle({name for frames in plain.values() for name, _, _ in frames})
-        shown = {name: sys.intern(text) for name, text in shown.items()}
-        found = {
-            place: tuple(Line(shown[name], _path(file), line) for name, file, line in frames)
-            for place, frames in plain.items()
-        }
-        self._remember(batches, found)
-        return found
-
-    def _remember(self, batches, found: dict[tuple[str, int], Lines]) -> None:
-        results: dict[str, dict[int, Lines]] = {}
+    def _show(self, batches: Iterable[_Batch]) -> dict[str, str]:
+        """Shown names of all linkage names that the batches found, demangled at once."""
+        linkages = {row.linkage for batch in batches for row in batch.fresh if row.linkage}
         for batch in batches:
-            key = batch.binary.key
-            fresh = {vaddr: found[key, vaddr] for vaddr in batch.missing if (key, vaddr) in found}
-            self.counts["read"] += len(batch.missing)
-            if batch.complete and fresh:
-                results[batch.binary.cache_key] = fresh
-                self._known.update({(key, vaddr): lines for vaddr, lines in fresh.items()})
-        self._cache.put(results)
+            linkages.update(line.name for lines in batch.raw.values() for line in lines)
+        return {linkage: sys.intern(name) for linkage, name in self._demangler.demangle(linkages).items()}
 
-    def _trim(self) -> None:
-        while len(self._known) > self._limit:
-            self._known.popitem(last=False)
+    def _answer(self, batch: _Batch, shown: dict[str, str], answers: dict[tuple[int, int], Named]) -> None:
+        binary, build_id, with_lines = batch.binary, batch.binary.build_id, batch.binary.lines == "ready"
+        for row in batch.fresh:
+            row.lines = (Line(shown[row.linkage]),) if row.linkage else ()
+        for file_id, offset, vaddr in batch.places:
+            row = binary.functions.find(vaddr)
+            lines = row.lines if row else ()
+            if with_lines:
+                lines = self._lines_at(binary.key, vaddr, row, batch.raw.get(vaddr), shown) or lines
+            reason = "" if lines else batch.reason or "no symbols"
+            answers[file_id, offset] = Named(lines, vaddr, build_id, reason)
+
+    def _lines_at(self, key: str, vaddr: int, row: Function | None, raw, shown: dict[str, str]) -> Lines:
+        place = key, vaddr
+        if raw is None:
+            if place in self._known:
+                self._known.move_to_end(place)
+            return self._known.get(place, ())
+        lines = merge(row, raw, shown)
+        self._known[place] = lines
+        return lines
 
 
-def _path(file: str) -> str:
-    return sys.intern(printable(file, _FILE_LIMIT))
+def _within(own: Function | None, row: Function) -> Function:
+    """The debug file's row, cut to the gap it fills in the file's own table."""
+    if own is None:
+        return row
+    return Function(max(own.low, row.low), min(own.high, row.high), row.start, row.linkage)
 
 
-def merge(symbol: tuple[str, int], raw: list[RawLine]) -> list[tuple[str, str, int]]:
-    """(linkage name, file, line) of each frame, innermost first; empty if nothing has a name.
+def merge(row: Function | None, raw: list[RawLine], shown: Mapping[str, str]) -> Lines:
+    """The frames of an address, innermost first; () if nothing has a name. `shown` has every linkage name's shown name.
 
     The function itself is named by the symbol table where both speak of the same function: so it is called alike with
     and without debug information (`write`, where DWARF says `__GI___libc_write`).
     """
-    name, start = symbol
     if not raw:
-        return [(name, "", 0)] if name else []
-    frames = [(line.name or "[inlined]", line.file, line.line) for line in raw[:-1]]
-    outer = raw[-1]
-    title = name if name and outer.start in (start, -1) else outer.name or name
-    return [*frames, (title, outer.file, outer.line)] if title else []
+        return ()
+    outer, by_table = raw[-1], row.lines[0].name if row and row.lines else ""
+    title = by_table if by_table and outer.start in (row.start, -1) else shown.get(outer.name, "") or by_table
+    if not title:
+        return ()
+    inlined = (Line(shown.get(line.name, "") or "[inlined]", _path(line.file), line.line) for line in raw[:-1])
+    return (*inlined, Line(title, _path(outer.file), outer.line))
+
+
+def _path(file: str) -> str:
+    return sys.intern(printable(file, _FILE_LIMIT))

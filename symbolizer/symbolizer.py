@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpustrobe.agent.model import Frame, RawKind
 from gpustrobe.bpf.drops import ENDS
-from gpustrobe.symbolizer.cache import FrameCache, SymcacheStore
+from gpustrobe.symbolizer.cache import FunctionCache, SymcacheStore
 from gpustrobe.symbolizer.child import ChildLimits, Reader
 from gpustrobe.symbolizer.demangler import Demangler
 from gpustrobe.symbolizer.files import FileTable
@@ -66,7 +66,7 @@ class Symbolizer:
         self._processes: dict[int, Process] = {}
         self._epoch: int | None = None
         self._reader = Reader(limits, clock)
-        self._cache = FrameCache(directory, cache_bytes // 4)
+        self._cache = FunctionCache(directory, cache_bytes // 4)
         self._symcaches = SymcacheStore(directory, cache_bytes * 3 // 4)
         self._lines = LineReader(self._reader, self._cache, self._symcaches, limits, max_debug_bytes, clock)
         self._demangler = Demangler(self._reader)
@@ -183,12 +183,10 @@ class Symbolizer:
             return ()
         return (Frame(text, "reason", reason=text),)
 
-    def _count(self, results: Iterable[Frames]) -> None:
-        for frames in results:
-            self._counts["frames"] += 1
-            self._counts["inlined"] += max(len(frames) - 1, 0)
-            if frames and frames[0].reason:
-                self._reasons[frames[0].reason] += 1
+    def _count(self, results: Sequence[Frames]) -> None:
+        self._counts["frames"] += len(results)
+        self._counts["inlined"] += sum(len(frames) - 1 for frames in results if len(frames) > 1)
+        self._reasons.update(frames[0].reason for frames in results if frames and frames[0].reason)
 
     def counters(self) -> Mapping[str, int]:
         """Since the start, by name. `reason:TEXT` counts raw frames that got a reason in place of a name."""

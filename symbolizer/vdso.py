@@ -8,7 +8,7 @@ import struct
 from pathlib import Path
 
 from gpustrobe.bpf import elf_names
-from gpustrobe.symbolizer.elf import Functions, names_of, vaddr_of
+from gpustrobe.symbolizer.elf import functions_at, vaddr_of
 
 _AT_SYSINFO_EHDR = 33  # linux/auxvec.h
 _IMAGES = 8  # a 32-bit or time-namespace process has another; no more kinds are known
@@ -70,7 +70,6 @@ class _Image:
 
     def __init__(self, content: bytes) -> None:
         self._fd = os.memfd_create("gpustrobe-vdso", os.MFD_CLOEXEC)
-        self._functions = Functions()
         with open(self._fd, "wb", closefd=False) as file:
             file.write(content)
         try:
@@ -82,10 +81,10 @@ class _Image:
         places = {offset: vaddr_of(self._facts, offset) if self._facts else None for offset in offsets}
         wanted = [vaddr for vaddr in places.values() if vaddr is not None]
         try:
-            found = names_of(self._fd, self._functions, wanted) if wanted else {}
+            found = functions_at(self._fd, wanted) if wanted else {}
         except ValueError:
             found = {}
-        return {offset: found.get(vaddr, ("", 0))[0] for offset, vaddr in places.items()}
+        return {offset: found[vaddr].linkage if vaddr in found else "" for offset, vaddr in places.items()}
 
     def close(self) -> None:
         os.close(self._fd)
