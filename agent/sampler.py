@@ -10,36 +10,30 @@ import ctypes
 import functools
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gpustrobe.agent.errors import KernelProblem, UsageError
-from gpustrobe.agent.model import Books, MappedFile, Process, RawFrame, RawKind, Thread, Window
+from gpustrobe.agent.handover import close_files, window_from
 from gpustrobe.bpf import loader
-from gpustrobe.bpf.drops import DROPS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
+    from gpustrobe.agent.model import Window
 
 MAX_HZ = 20_000
-FILE_DELETED = 1  # enum gs_file_flag
 
 # enum gs_fault -> what is missing, and what to do about it
 PROBLEMS = {
     "object": ("The BPF program of this installation cannot be read.", "Install gpustrobe again."),
     "btf": (
         "This kernel has no BTF (/sys/kernel/btf/vmlinux), and its types could not be learnt from kernel headers.",
-        "Boot a kernel with CONFIG_DEBUG_INFO_BTF=y (all distribution kernels since 2021), or install python3-bpfcc and "
-        "the headers of this kernel.",
+        "Boot a kernel with CONFIG_DEBUG_INFO_BTF=y (all distributions since 2021), or install python3-bpfcc and the "
+        "headers of this kernel.",
     ),
     "offset": ("This kernel's types differ from all kernels known to gpustrobe.", "Please report it with `uname -a`."),
     "permission": (
         "Not permitted to load BPF programs.",
-        "Run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; in a container: privileged.",
+        "Run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH (a container: privileged).",
     ),
     "memlock": (
         "The limit on locked memory is too low for this kernel's BPF maps.",
@@ -163,7 +157,7 @@ class Sampler:
             raise problem(error)
 
     def take(self, timeout: float) -> Window | None:
-        """The oldest window that has ended, waiting up to `timeout` seconds for one without the GIL; None if there is none."""
+        """The oldest window that has ended; None if none ends within `timeout` seconds. Waits without the GIL."""
         if self._handle is None:
             return None
         record = loader.WindowRecord()
@@ -212,8 +206,6 @@ class Sampler:
 
 def with_offsets(options: SamplerOptions) -> SamplerOptions | None:
     """For a kernel without BTF: offsets by BCC; None where they cannot be had."""
-    from dataclasses import replace
-
     from gpustrobe.bpf import bcc_offsets
 
     offsets = bcc_offsets.read()
@@ -227,119 +219,3 @@ def counter_names() -> tuple[str, ...]:
     while (name := core.gs_core_counter_name(len(names))) is not None:
         names.append(name.decode())
     return tuple(names)
-
-
-def column(pointer: Any, n: int, dtype: str) -> NDArray[Any]:
-    """A copy of n numbers of C memory."""
-    if n == 0:
-        return np.empty(0, dtype)
-    size = n * np.dtype(dtype).itemsize
-    return np.frombuffer(ctypes.string_at(pointer, size), dtype)
-
-
-FRAME_FIELDS = np.dtype([("address", "<u8"), ("detail", "<u8"), ("kind", "<u4"), ("owner", "<u4")])
-KINDS = {int(kind): kind for kind in RawKind}
-
-
-def frames_from(record: loader.WindowRecord) -> list[RawFrame]:
-    rows = column(record.frames, record.n_frames, FRAME_FIELDS).tolist()
-    return [RawFrame(KINDS[kind], owner, address, detail) for address, detail, kind, owner in rows]
-
-
-def stacks_from(record: loader.WindowRecord) -> list[tuple[int, ...]]:
-    frames = column(record.stack_frames, record.n_stack_frames, "<u4").tolist()
-    ends = column(record.stack_ends, record.n_stacks, "<u4").tolist()
-    return [tuple(frames[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def file_from(record: loader.FileRecord) -> MappedFile:
-    return MappedFile(
-        file_id=record.file_id,
-        path=os.fsdecode(record.path),
-        device=record.device,
-        inode=record.inode,
-        build_id=bytes(record.build_id.bytes[: record.build_id.length]).hex(),
-        fd=record.fd,
-        pid=record.pid,
-        deleted=bool(record.flags & FILE_DELETED),
-    )
-
-
-def details_from(record: loader.WindowRecord, process: loader.ProcessRecord) -> dict[str, bytes]:
-    """The texts of /proc/PID by name (loader.DETAILS) as they were when the process was first sampled; empty where unknown."""
-    if not process.details_length:
-        return {}
-    data = ctypes.string_at(ctypes.addressof(record.details.contents) + process.details, process.details_length)
-    head = loader.DetailsHead.from_buffer_copy(data)
-    texts: dict[str, bytes] = {}
-    at = ctypes.sizeof(head)
-    for name, length in zip(loader.DETAILS, head.length, strict=True):
-        texts[name] = data[at : at + length]
-        at += length
-    return texts
-
-
-def parent(stat: bytes) -> int:
-    """Field 4 of /proc/PID/stat; the name before it may hold spaces and parentheses."""
-    fields = stat[stat.rfind(b")") + 1 :].split()
-    return int(fields[1]) if len(fields) > 1 else 0
-
-
-def process_from(record: loader.WindowRecord, process: loader.ProcessRecord) -> Process:
-    texts = details_from(record, process)
-    arguments = texts.get("cmdline", b"").split(b"\0")
-    return Process(
-        process_id=process.process_id,
-        pid=process.tgid,
-        start_boottime=process.start_boottime,
-        cgroup_id=process.cgroup_id,
-        comm=text(process.comm),
-        ppid=parent(texts.get("stat", b"")),
-        exe=text(texts.get("exe", b"")),
-        cmdline=tuple(text(argument) for argument in arguments[:-1]) if len(arguments) > 1 else (),
-    )
-
-
-def books_from(books: loader.Books) -> Books:
-    drops = dict(zip(DROPS, books.drops, strict=True))
-    return Books(books.produced, books.idle, books.filtered, books.delivered, drops)
-
-
-def window_from(record: loader.WindowRecord) -> Window:
-    return Window(
-        epoch=record.epoch,
-        start_unix=record.start_unix,
-        duration=record.duration,
-        period=record.period,
-        sample_type="cpu",
-        stack=column(record.stack, record.n_rows, "<u4"),
-        thread=column(record.thread, record.n_rows, "<u4"),
-        value=column(record.value, record.n_rows, "<u8"),
-        frames=frames_from(record),
-        first_frame=record.first_frame,
-        stacks=stacks_from(record),
-        first_stack=record.first_stack,
-        processes=[process_from(record, record.processes[i]) for i in range(record.n_processes)],
-        threads=[thread_from(record.threads[i]) for i in range(record.n_threads)],
-        files=[file_from(record.files[i]) for i in range(record.n_files)],
-        books=books_from(record.books),
-    )
-
-
-def thread_from(record: loader.ThreadRecord) -> Thread:
-    return Thread(record.thread_id, record.process_id, record.tid, text(record.comm))
-
-
-def close_files(window: Window) -> None:
-    """For windows that nobody will look at: their descriptors are the owner's to close."""
-    for file in window.files:
-        if file.fd >= 0:
-            os.close(file.fd)
-
-
-def descriptors(windows: Sequence[Window]) -> int:
-    return sum(file.fd >= 0 for window in windows for file in window.files)

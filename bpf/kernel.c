@@ -109,6 +109,21 @@ static int set_entries(struct bpf_object *object, const char *name, uint32_t ent
 	return map ? bpf_map__set_max_entries(map, entries) : -ENOENT;
 }
 
+/* Object and library are two files: a mixed installation must not write past a buffer. */
+static int has_value_size(struct bpf_object *object, const char *name, size_t size)
+{
+	struct bpf_map *map = bpf_object__find_map_by_name(object, name);
+
+	return map && bpf_map__value_size(map) == size;
+}
+
+static int is_ours(struct bpf_object *object)
+{
+	return has_value_size(object, "counters", sizeof(struct gs_cpu_counters)) &&
+	       has_value_size(object, "procs", sizeof(struct gs_process)) &&
+	       has_value_size(object, "mappings", sizeof(struct gs_mapping)) && has_value_size(object, "watched", sizeof(uint64_t));
+}
+
 static void autoload(struct bpf_object *object, const char *name, int wanted)
 {
 	struct bpf_program *program = bpf_object__find_program_by_name(object, name);
@@ -127,7 +142,7 @@ static int prepare(struct gs_kernel *k, const struct gs_options *options, const 
 	autoload(k->object, "watch_child", follow);
 	autoload(k->object, "forget_process", follow);
 	autoload(k->object, "leaf_hint", config->leaf_hint);
-	if (set_rodata(k->object, config) || set_entries(k->object, "samples", ring_bytes(options, k->n_cpus)) ||
+	if (!is_ours(k->object) || set_rodata(k->object, config) || set_entries(k->object, "samples", ring_bytes(options, k->n_cpus)) ||
 	    set_entries(k->object, "procs", k->n_procs) || set_entries(k->object, "mappings", k->mapping_rows) ||
 	    set_entries(k->object, "watched", watched))
 		return gs_fail(error, GS_FAULT_object, EINVAL, "%s is not the sampler this library was built with", options->object_path);

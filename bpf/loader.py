@@ -179,7 +179,7 @@ _SIGNATURES = {
 
 
 def find(name: str) -> Path:
-    """A built file of this package. An editable install keeps sources and built files in two folders; __path__ lists both."""
+    """A built file of this package. An editable install keeps built files apart from sources; __path__ has both."""
     for folder in gpustrobe.bpf.__path__:
         path = Path(folder) / name
         if path.exists():
