@@ -20,6 +20,8 @@
 	X(window_late, agent, "Python did not take a window before it had to be reused") \
 	X(export_queue_full, agent, "the store was away and the bounded queue was full") \
 	X(export_refused, agent, "the store refused the batch for good") \
+	X(export_unsent, agent, "the agent ended before the store was back, and had no spool") \
+	X(spool_damaged, agent, "a batch kept on disk could not be read back") \
 	X(encode_too_large, agent, "a single window exceeded the request limit")
 
 #endif

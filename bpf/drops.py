@@ -12,6 +12,8 @@ DROPS: dict[str, tuple[str, str]] = {
     "window_late": ("agent", "Python did not take a window before it had to be reused"),
     "export_queue_full": ("agent", "the store was away and the bounded queue was full"),
     "export_refused": ("agent", "the store refused the batch for good"),
+    "export_unsent": ("agent", "the agent ended before the store was back, and had no spool"),
+    "spool_damaged": ("agent", "a batch kept on disk could not be read back"),
     "encode_too_large": ("agent", "a single window exceeded the request limit"),
 }
 
