@@ -154,6 +154,17 @@ class Profiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment worth a line on the time axis (docs/api.md, marks)."""
+
+    kind: str  # process_start, process_exit
+    time_unix: int
+    text: str
+    labels: Mapping[str, str]
+    weight: float  # CPU seconds of the process so far; the page shows the heaviest
+
+
+@dataclass(frozen=True, slots=True)
 class Reading:
     """One value of one device metric. `name` and `unit` come from the table in agent/readings.py."""
 

@@ -2,8 +2,9 @@
 """What a process is called and where it belongs, from the texts of /proc/PID that the core read while it lived.
 
 Labels of a process (docs/architecture.md): `script`, `container`, `pod`, `namespace`, `service`, `pod_uid` and
-`slurm_job`, each only where it is known. `pid`, `comm`, `tid` and `thread` are added per thread (agent/fold.py). Kernel threads and
-processes that were gone before they could be read have none: their name is the comm of their first sample.
+`slurm_job`, each only where it is known. `pid`, `comm`, `tid` and `thread` are added per thread (agent/fold.py).
+Kernel threads and processes that were gone before they could be read have none: their name is the comm of their first
+sample.
 """
 
 from __future__ import annotations
