@@ -54,6 +54,13 @@ class LazyGroup(click.Group):
             ctx.fail(f"there is no command {args[0]!r}{nearest(args[0], list(COMMANDS))}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """click turns a broken pipe into status 1; whoever left early (`| head`) has what they wanted."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise click.exceptions.Exit(0) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for section in dict.fromkeys(section for section, _ in COMMANDS.values()):
             with formatter.section(section):
@@ -101,8 +108,6 @@ def main(arguments: list[str] | None = None) -> Any:
         _leave(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         _leave(130)
-    except BrokenPipeError:
-        _leave(0)
     except GpustrobeError as error:
         if os.environ.get("GPUSTROBE_DEBUG"):
             raise

@@ -21,7 +21,7 @@ from gpustrobe.agent.kinds import FILE, NAME, PAIRS, PATH, SWITCH, Kind, address
 
 PREFIX = "GPUSTROBE_"
 # Read elsewhere, before settings exist.
-OTHER_VARIABLES = {"GPUSTROBE_CONFIG", "GPUSTROBE_DEBUG"}
+OTHER_VARIABLES = {"GPUSTROBE_CONFIG", "GPUSTROBE_DEBUG", "GPUSTROBE_REQUIRE"}  # the last: tests/conftest.py
 # Kubernetes sets GPUSTROBE_STORE_PORT=tcp://... and kin for a Service named gpustrobe-store: never ours, so no setting
 # ends like that.
 SERVICE_LINK = re.compile(r"_(SERVICE_HOST|SERVICE_PORT|PORT)(_.*)?$")

@@ -100,7 +100,7 @@ def label_of(frames: dict[str, Sequence[Any]], index: int) -> tuple[str, str]:
     module, file, line = frames["module"][index], frames["file"][index], frames["line"][index]
     if kind in ("root", "process", "thread"):
         return name, " ".join(part for part in (module, file) if part)
-    reason = frames.get("reason", [""] * (index + 1))[index]
+    reason = frames["reason"][index]
     if reason:
         return name, reason
     where = f"{file.rsplit('/', 1)[-1]}:{line}" if file and line else file.rsplit("/", 1)[-1]
@@ -119,7 +119,8 @@ def flame_lines(answer: dict[str, Any], look: Look, min_share: float = 0.01) -> 
     """An indented tree, widest first. Branches below `min_share` of the total are counted in a last line."""
     total = answer["total"]
     totals, frames, nodes = answer["nodes"]["total"], answer["frames"], answer["nodes"]
-    children = children_of(nodes["parent"])
+    all_children = children_of(nodes["parent"])
+    children = [[child for child in some if totals[child] >= min_share * total] for some in all_children]
     yield head_line(answer)
     yield look.dim(f"  share {_amount_name(answer):>9}")
     hidden = 0
@@ -128,18 +129,47 @@ def flame_lines(answer: dict[str, Any], look: Look, min_share: float = 0.01) -> 
         node, lead, below = pending.pop()
         share = totals[node] / total if total else 0.0
         columns = f"{share * 100:5.1f} % {amount(totals[node], answer):>9}  {bar(share, look)}  "
-        yield columns + _named(*label_of(frames, nodes["frame"][node]), lead, look.width - len(columns), look)
-        shown = [child for child in children[node] if totals[child] >= min_share * total]
-        hidden += len(children[node]) - len(shown)
-        if len(shown) == 1:
-            pending.append((shown[0], below, below))
-            continue
-        fork, last, pipe = ("├ ", "└ ", "│ ") if look.unicode else ("|-", "`-", "| ")
-        for child in reversed(shown):
-            is_last = child == shown[-1]
-            pending.append((child, below + (last if is_last else fork), below + ("  " if is_last else pipe)))
+        run = run_of(node, nodes["frame"], frames, children)
+        yield columns + _named(*_run_label(run, nodes["frame"], frames), lead, look.width - len(columns), look)
+        hidden += sum(len(all_children[one]) - len(children[one]) for one in run)
+        pending.extend(_below(children[run[-1]], below, look))
     if hidden or answer.get("merged", {}).get("nodes"):
         yield look.dim(f"{hidden:,} branches below {min_share * 100:g} % are not shown (--min-share 0 shows all)")
+
+
+def _below(shown: Sequence[int], below: str, look: Look) -> Iterator[tuple[int, str, str]]:
+    """Children to show, the first of them last, as a stack wants it; an only child does not indent."""
+    if len(shown) == 1:
+        yield shown[0], below, below
+        return
+    fork, last, pipe = ("├ ", "└ ", "│ ") if look.unicode else ("|-", "`-", "| ")
+    for child in reversed(shown):
+        is_last = child == shown[-1]
+        yield child, below + (last if is_last else fork), below + ("  " if is_last else pipe)
+
+
+def run_of(node: int, frame_of: Sequence[int], frames: dict[str, Any], children: Sequence[Sequence[int]]) -> list[int]:
+    """The node and those below it that one line stands for: direct recursion, or frames of a module without names."""
+    run, key = [node], _run_key(frames, frame_of[node])
+    while key and len(children[run[-1]]) == 1 and _run_key(frames, frame_of[children[run[-1]][0]]) == key:
+        run.append(children[run[-1]][0])
+    return run
+
+
+def _run_key(frames: dict[str, Any], index: int) -> tuple[str, ...]:
+    if frames["kind"][index] in ("root", "process", "thread"):
+        return ()
+    reason, module = frames["reason"][index], frames["module"][index]
+    return (reason, module) if reason else ("", module, frames["name"][index], frames["file"][index])
+
+
+def _run_label(run: Sequence[int], frame_of: Sequence[int], frames: dict[str, Any]) -> tuple[str, str]:
+    name, suffix = label_of(frames, frame_of[run[0]])
+    if len(run) == 1:
+        return name, suffix
+    if frames["reason"][frame_of[run[0]]]:
+        return f"{len(run)} frames of {frames['module'][frame_of[run[0]]] or 'unknown code'}", suffix
+    return f"{name} (recursive, {len(run)} deep)", suffix
 
 
 def _named(name: str, suffix: str, lead: str, width: int, look: Look) -> str:

@@ -13,7 +13,9 @@ from gpustrobe.agent.channel import Endpoint
 from gpustrobe.agent.cost import BpfCost, OwnCost
 from gpustrobe.agent.encode import Encoder, encode_readings
 from gpustrobe.agent.export import Exporter, ExporterOptions
-from gpustrobe.agent.nvml import NvmlPoller
+from gpustrobe.agent.fold import Folder
+from gpustrobe.agent.naming import Naming
+from gpustrobe.agent.nvml import LOG, NvmlPoller
 from gpustrobe.agent.own import OwnReadings
 
 if TYPE_CHECKING:
@@ -35,7 +37,7 @@ class Agent:
         self.sampler = sampling.open_sampler(settings.rate)
         self.poller = NvmlPoller(settings.gpu_interval) if settings.gpu else None
         self.symbolizer = sampling.open_symbolizer(settings.symbol_cache)
-        self.naming = sampling.Naming(self.symbolizer, sampling.Folder())
+        self.naming = Naming(self.symbolizer, Folder())
         self.resource = identity.resource(settings.node)
         self.encoder = Encoder(self.resource)
         self.exporter = Exporter(
@@ -53,18 +55,20 @@ class Agent:
     def children(self) -> Iterable[int]:
         return [
             *(self.poller.pids() if self.poller else ()),
-            *([self.symbolizer.child_pid()] if self.symbolizer.child_pid() else []),
+            *([self.symbolizer.child_pid] if self.symbolizer.child_pid else []),
         ]
 
     def first_gpu_state(self, patience: float = 3.0) -> NvmlState | None:
         """What NVML says once it has said something, or after `patience` seconds; None if it is switched off."""
         if self.poller is None:
             return None
+        LOG.disabled = True  # the caller says it
         self.poller.start()
         deadline = time.monotonic() + patience
         while (state := self.poller.state).text == gpu_probe.STARTING and time.monotonic() < deadline:
             time.sleep(0.02)
             self.poller.poll()
+        LOG.disabled = False
         return state
 
     def gpu_text(self) -> str:

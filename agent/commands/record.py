@@ -78,9 +78,9 @@ def command(
         for pid in pids:
             if not os.path.exists(f"/proc/{pid}"):  # noqa: PTH110
                 raise UsageError(f"There is no process {pid}.", "See: ps -e")
+        rights.demand("gpustrobe record")
         if file != "-":
             output.check_writable(file)
-        rights.demand("gpustrobe record")
         plan = recording.Plan(settings, pids, everything, seconds, file, form, command_words)
         return recording.run(plan)
     except launch.NotStarted:
