@@ -34,7 +34,7 @@ export interface Mark { t_ms: number; kind: string; text: string; labels: Record
 export interface LabelValue { value: string; samples: number }
 export interface Labels { labels: Record<string, LabelValue[]>; truncated?: Record<string, number> }
 export interface ProcessRow { pid: number; comm: string; script: string; container: string; value: number; first_ms: number; last_ms: number; gpu_memory: number }
-export interface Finding { text: { t: string; code?: boolean; strong?: boolean }[]; evidence: string; match: string; focus: string; tab: string }
+export interface Finding { text: { t: string; code?: boolean; strong?: boolean }[]; evidence: string; match: string; focus: string; tab: string; gpu?: string }
 
 export class ApiError extends Error {
   constructor(readonly status: number, readonly code: string, message: string, readonly hint = "") { super(message); }

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { parseMatch } from "./match.ts";
 import { refresh } from "./poll.ts";
-import { finding, go, gone, lastPicture, view } from "./state.ts";
+import { finding, go, gone, lastPicture, node, view } from "./state.ts";
 import { clock } from "./time.ts";
 import { span } from "./format.ts";
 import { TABS, type Tab } from "./view.ts";
@@ -17,9 +17,9 @@ export function FindingBar() {
   if (!f) return null;
   const apply = () => {
     const tab = TABS.includes(f.tab as Tab) ? (f.tab as Tab) : view.value.tab;
-    const gpu = /gpu_index="?(\d+)/.exec(f.match)?.[1];
+    const gpu = node.value?.gpus.find((g) => g.uuid === f.gpu)?.index ?? /gpu_index="?(\d+)/.exec(f.match)?.[1];
     const extra = (parseMatch(f.match) ?? []).filter((m) => m.label !== "node" && m.label !== "gpu_index");
-    go({ tab, focus: f.focus, match: [...view.value.match, ...extra.filter((m) => !view.value.match.some((x) => x.label === m.label))], ...(gpu ? { gpu } : {}), zoom: 0, heap: -1, fn: "" }, true);
+    go({ tab, focus: f.focus, match: [...view.value.match, ...extra.filter((m) => !view.value.match.some((x) => x.label === m.label))], ...(gpu === undefined ? {} : { gpu: String(gpu) }), zoom: 0, heap: -1, fn: "" }, true);
   };
   return (
     <button class="finding" id="finding" onClick={apply}>

@@ -81,13 +81,14 @@ function Split() {
 function Tools() {
   const v = view.value, shown = recorded.value && !beginning.value && (model.answer.value?.total ?? 0) > 0;
   if (!shown) return null;
-  const tog = (name: string, key: "recursion" | "runtime" | "mine", title: string) => <button class="tog" aria-pressed={v[key]} title={title} onClick={() => go({ [key]: !v[key] })}>{name}</button>;
+  const tog = (name: string, key: "recursion" | "runtime" | "mine" | "lines", title: string) => <button class="tog" aria-pressed={v[key]} title={title} onClick={() => go({ [key]: !v[key] })}>{name}</button>;
   return (
     <div class="tools">
       <span class="w2" role="group" aria-label="What the graph shows">
         {tog("Collapse recursion", "recursion", "A stack that repeats its last frames shows one turn (R)")}
         {tog("Hide runtime", "runtime", "Leaves out interpreter loops, thread starters, system call entries, dispatchers; their time stays with what called them (H)")}
         {tog("My code only", "mine", "Leaves out libraries, interpreter and kernel (M)")}
+        {tog("Lines", "lines", "A frame for each source line, not for each function (L)")}
       </span>
       {narrow.value && <span class="group" role="group" aria-label="Graph or table"><button aria-pressed={v.pane === "graph"} onClick={() => go({ pane: "graph" })}>Graph</button><button aria-pressed={v.pane === "table"} onClick={() => go({ pane: "table" })}>Table</button></span>}
       <Search />

@@ -48,7 +48,13 @@ export const node = computed<StatusNode | null>(() => {
   return nodes.find((n) => n.node === view.value.node) ?? (view.value.node ? null : nodes.length === 1 ? nodes[0] : nodes.find((n) => n.live) ?? nodes[0] ?? null);
 });
 export const nodeName = computed(() => view.value.node || node.value?.node || "");
-export const range = computed<Range>((): Range => rangeOf(view.value, edge.value, now.value));
+const YOUNG_MS = 60_000;
+/** True while the default range would mostly show the time before the node's first data. */
+export const young = computed(() => view.value.from === START.from && view.value.to === "now" && node.value !== null && node.value.first_ms > edge.value - 300_000);
+export const range = computed<Range>((): Range => {
+  const r = rangeOf(view.value, edge.value, now.value);
+  return young.value ? { from: Math.max(r.from, Math.min(node.value!.first_ms, r.to - YOUNG_MS)), to: r.to } : r;
+});
 export const selected = computed<Range>((): Range => (view.value.sel ? { from: view.value.sel[0], to: view.value.sel[1] } : range.value));
 export const live = computed(() => view.value.to === "now" && !view.value.sel);
 export const hasGpu = computed(() => (node.value?.gpus.length ?? 0) > 0);

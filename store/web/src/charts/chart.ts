@@ -142,13 +142,14 @@ function linesOf(def: ChartDef, blocks: Map<string, Block>, grid: Block, p: Pick
   }
   const left = drawn.filter((d) => !d.right), right = drawn.filter((d) => d.right);
   const top = Math.max(...left.flatMap((d) => [topOf(d.mean), d.high ? topOf(d.high) : 0]), 0), scale = def.id === "memory" ? GIB : 1;
-  const max = def.max === "percent" ? 100 : def.max === "memory" ? top * 1.1 || 1 : niceMax(top / scale) * scale;
+  const tickUnit = def.id === "pcie" ? 1024 ** Math.max(0, Math.floor(Math.log(Math.max(1, top)) / Math.log(1024))) : scale;
+  const max = def.max === "percent" ? 100 : def.max === "memory" ? top * 1.1 || 1 : niceMax(top / tickUnit) * tickUnit;
   const rmax = right.length ? niceMax(Math.max(...right.map((d) => topOf(d.mean)))) : 0;
   return {
-    id: def.id, title: def.title + (p.apart && several ? `, ${def.readings[0].label}` : ""), unit: def.rightUnit ? `${def.unit} · ${def.rightUnit}` : def.unit, kind: "lines", grid, drawn, max,
-    ticks: def.max === "percent" ? [0, 50, 100] : def.max === "memory" ? halves(top / scale).map((v) => v * scale) : valueTicks(max / scale).map((v) => v * scale),
-    tick: (v) => (def.id === "pcie" ? bytes(v, 2) : round(v / scale)),
-    right: rmax ? { max: rmax, ticks: [0, rmax / 2, rmax], unit: def.rightUnit ?? "" } : null,
+    id: def.id, title: def.title + (p.apart && several ? `, ${def.readings[0].label}` : ""), unit: def.rightUnit ? `${def.unit} · ${def.rightUnit}` : def.id === "pcie" ? `${bytes(tickUnit).split(" ")[1]}/s` : def.unit, kind: "lines", grid, drawn, max,
+    ticks: def.max === "percent" ? [0, 50, 100] : def.max === "memory" ? halves(top / scale).map((v) => v * scale) : valueTicks(max / tickUnit).map((v) => v * tickUnit),
+    tick: (v) => round(v / tickUnit),
+    right: rmax && right.some((d) => topOf(d.mean) > 0) ? { max: rmax, ticks: [0, rmax / 2, rmax], unit: def.rightUnit ?? "" } : null,
     canSplit: several && p.gpu === "", apart: p.apart && several, leftOut: 0,
     missing: drawn.length && missing.length ? `Not reported by this device: ${missing.join(", ")}` : "",
   };

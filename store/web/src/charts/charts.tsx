@@ -57,7 +57,7 @@ function Folds() {
   if (!n) return null;
   if (!n.gpus.length) {
     const why = n.gpu_state && n.gpu_state !== "ok" ? n.gpu_state.replace(/\.?$/, ".") : "The agent found no NVIDIA driver.";
-    return <div class="fold" id="nogpu"><b>No GPU on this node</b><span class="grow cut" title={why}>{why[0].toUpperCase() + why.slice(1)} CPU profiling is complete.</span><code class="w1">gpustrobe doctor --require gpu</code></div>;
+    return <div class="fold" id="nogpu"><b>No GPU on this node</b><span class="grow cut" title={why}>{/^[a-z]+ /.test(why) ? why[0].toUpperCase() + why.slice(1) : why} CPU profiling is complete.</span><code class="w1">gpustrobe doctor --require gpu</code></div>;
   }
   if (n.types.includes("gpu_time")) return null;
   const cuda = (processes.value.value ?? []).filter((p) => p.gpu_memory > 0).length;

@@ -5,7 +5,8 @@ import { useLayoutEffect, useRef } from "preact/hooks";
 import { span } from "../format.ts";
 import { plotWidth } from "../poll.ts";
 import { hover, marks, now, range, say, select, showRange, view } from "../state.ts";
-import { rangeText } from "../time.ts";
+import { clock, rangeText } from "../time.ts";
+import type { Mark } from "../api.ts";
 
 interface Drag { mode: "new" | "edge" | "move"; from: number; edge: number; was: [number, number] | null; raw: [number, number] | null; at: number }
 export const drag = signal<Drag | null>(null);
@@ -47,7 +48,7 @@ export function Over() {
   return (
     <div class={near ? "over near" : "over"} id="over" onPointerDown={down} onPointerMove={move} onPointerUp={up} onPointerCancel={() => { drag.value = null; }}
       onPointerLeave={() => { hover.value = null; }} onDblClick={() => { if (view.value.sel) select(null); }} onContextMenu={(e) => { if (drag.value) e.preventDefault(); }}>
-      {visibleMarks().map((m) => <i class="markline" key={`${m.t_ms}${m.text}`} style={{ left: `${x(m.t_ms)}px` }} />)}
+      {lined(visibleMarks()).map((m) => <i class="markline" key={`${m.t_ms}${m.text}`} style={{ left: `${x(m.t_ms)}px` }} />)}
       {sel && <>
         <div class="veil" style={{ left: "0", width: `${Math.max(0, x(sel[0]))}px` }} />
         <div class="veil" style={{ left: `${Math.min(w, x(sel[1]))}px`, right: "0" }} />
@@ -61,7 +62,23 @@ export function Over() {
 }
 
 const visibleMarks = () => (marks.value.value ?? []).filter((m) => m.t_ms >= range.value.from && m.t_ms <= range.value.to);
-const LABEL_PX = 130;
+const LABEL_PX = 150, CLOSE_PX = 18, CROWD_PX = 60, MANY = 10;
+const isProcess = (m: Mark): boolean => m.kind === "process_start" || m.kind === "process_exit";
+/** Where processes come and go all the time, only what is rarer gets a line through the charts. */
+const lined = (list: Mark[]): Mark[] => (list.length > MANY ? list.filter((m) => !isProcess(m)) : list);
+
+interface Cluster { first: Mark; all: Mark[]; x: number; end: number }
+function clusters(): Cluster[] {
+  const out: Cluster[] = [];
+  const list = visibleMarks(), close = list.length > MANY ? CROWD_PX : CLOSE_PX;
+  for (const m of list) {
+    const at = x(m.t_ms), last = out[out.length - 1];
+    if (last && at - last.end < close) { last.all.push(m); last.end = at; if (isProcess(last.first) && !isProcess(m)) last.first = m; }
+    else out.push({ first: m, all: [m], x: at, end: at });
+  }
+  return out;
+}
+const clusterText = (c: Cluster): string => (c.all.length === 1 ? c.first.text : `${c.first.text}, ${c.all.length - 1} more`);
 
 /** The strip above the charts: marks by name where there is room, and the selection's pill. */
 export function Strip() {
@@ -71,15 +88,20 @@ export function Strip() {
     const el = pill.current;
     if (el) el.style.left = `${Math.max(0, Math.min(w - el.offsetWidth, mid - el.offsetWidth / 2))}px`;
   });
-  const list = visibleMarks();
+  const list = clusters();
   let free = -Infinity;
   return (
     <div class="lane">
-      {list.map((m, i) => {
-        const at = x(m.t_ms), next = i + 1 < list.length ? x(list[i + 1].t_ms) : w, covered = sel !== null && Math.abs(at - mid) < 150 + (at < mid ? LABEL_PX : 0);
-        const named = at >= free && next - at > 40 && !covered;
-        if (named) free = at + Math.min(LABEL_PX, m.text.length * 6 + 20);
-        return <span class="mark cut" key={`${m.t_ms}${m.text}`} data-kind={m.kind} title={m.text} style={{ left: `${at}px`, maxWidth: `${named ? Math.max(20, Math.min(next - at - 8, w - at)) : 14}px` }}>{named ? m.text : ""}</span>;
+      {list.map((c, i) => {
+        const next = i + 1 < list.length ? list[i + 1].x : w, covered = sel !== null && Math.abs(c.x - mid) < 150 + (c.x < mid ? LABEL_PX : 0), text = clusterText(c);
+        const room = Math.max(0, Math.min(next - c.end - 8, w - c.end)), named = c.x >= free && room > 70 && !covered;
+        if (named) free = c.end + Math.min(LABEL_PX, text.length * 6 + 20);
+        return (
+          <span class="mark" key={c.first.t_ms} data-kind={c.first.kind} title={c.all.slice(0, 12).map((m) => `${clock(m.t_ms, view.value.utc)} ${m.text}`).join("\n")} style={{ left: `${c.x}px` }}>
+            {c.end > c.x + 1 && <i class="reach" style={{ width: `${c.end - c.x}px` }} />}
+            {named && <span class="cut" style={{ marginLeft: `${c.end - c.x}px`, maxWidth: `${room}px` }}>{text}</span>}
+          </span>
+        );
       })}
       {sel && (
         <div class="pill" id="pill" ref={pill}>

@@ -57,7 +57,7 @@ export function answer(url: URL, page: URLSearchParams): { status: number; body:
   const from = Math.max(born, time(q.get("from"), now)), to = Math.min(last, time(q.get("to"), now));
   const match = q.getAll("match").flatMap((m) => parseMatch(m) ?? []);
   const keep = (s: Stack): boolean => match.every((m) => {
-    const has = m.label === "comm" ? s.comm : m.label === "script" ? s.script : m.label === "thread" ? s.thread : m.label === "node" ? NODE : "";
+    const has = m.label === "comm" ? s.comm : m.label === "script" ? s.script : m.label === "thread" ? s.thread : m.label === "node" ? m.value : "";
     const is = m.op === "=" || m.op === "!=" ? has === m.value : new RegExp(`^(?:${m.value})$`).test(has);
     return m.op.startsWith("!") ? !is : is;
   }) && (!nogpu || s.comm !== "dcgm-exporter");
@@ -142,7 +142,8 @@ function bigTree(from: number, to: number): FlameAnswer {
   const parent = [-1], frame = [0], total = [50_000_000], self = [0];
   for (let i = 0; i < parent.length && parent.length < n; i++) {
     let left = total[i] * 0.97, c = 0;
-    while (left > 1 && c < 6 && parent.length < n) { const v = Math.floor(left * (c === 5 ? 0.9 : 0.55)); if (v < 1) break; parent.push(i); frame.push(1 + Math.floor(noise(i * 8 + c, 9) * (nf - 1))); total.push(v); self.push(0); left -= v; c++; }
+    const fork = 0.5 + 0.49 * noise(i, 3);
+    while (left > 1 && c < 6 && parent.length < n) { const v = Math.floor(left * (c ? 0.6 : fork)); if (v < 1) break; parent.push(i); frame.push(1 + Math.floor(noise(i * 8 + c, 9) * (nf - 1))); total.push(v); self.push(0); left -= v; c++; }
   }
   const inside = new Float64Array(parent.length);
   for (let i = parent.length - 1; i > 0; i--) inside[parent[i]] += total[i];

@@ -15,7 +15,7 @@ export function Bar() {
   return (
     <div class="bar" id="bar">
       <b id="total">{model.valueText(a, s?.callers && t ? t.total[0] : a.total)}</b>
-      {!zoomed && <span>{plural(a.type === "cpu" ? a.total : a.samples, "sample")}{a.total !== a.all_total && a.all_total > 0 ? `, ${percent(a.total / a.all_total)} of ${count(a.all_total)}` : ""}</span>}
+      {!zoomed && <span>{plural(a.type === "cpu" ? (s?.callers && t ? t.total[0] : a.total) : a.samples, "sample")}{a.total !== a.all_total && a.all_total > 0 ? `, ${percent(a.total / a.all_total)} of ${count(a.all_total)}` : ""}</span>}
       {a.merged.nodes > 0 && !zoomed && <span class="muted" title={`Nodes below ${percent(a.merged.below, 3)} of the total are part of their parents`}>{count(a.merged.nodes)} small nodes merged</span>}
       {s?.callers && t && <><span class="muted">callers and callees of</span><span class="code cut">{model.short(t.frames.name[t.frame[0]])}</span><button class="tog" onClick={() => go({ fn: "" }, true)}>Whole graph <kbd>Esc</kbd></button></>}
       {zoomed && <Crumbs />}

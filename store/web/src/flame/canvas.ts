@@ -24,7 +24,7 @@ export class FlameCanvas {
     this.observer.observe(scroll);
     scroll.addEventListener("scroll", () => this.want(1), { passive: true });
     this.stops.push(effect(() => { void model.scene.value; void model.flip.value; this.retarget(model.zoomWindow.value); }));
-    this.stops.push(effect(() => { void [model.found.value, model.off.value, hot.value, model.cursorNode.value, palette.value]; this.want(1); }));
+    this.stops.push(effect(() => { void [model.found.value, model.off.value, hot.value, model.cursorNode.value, model.cursorShown.value, palette.value]; this.want(1); }));
   }
   stop(): void { this.observer.disconnect(); for (const s of this.stops) s(); }
 
@@ -82,7 +82,7 @@ export class FlameCanvas {
     if (!ctx) return;
     paint(ctx, this.parts, {
       width: w, height: h, ratio, scroll: this.scroll.scrollTop, colors: palette.peek(), found: model.found.peek()?.frames ?? null,
-      off: new Set(view.peek().off), hot: hot.peek(), cursor: model.cursorNode.peek(), short: model.short,
+      off: new Set(view.peek().off), hot: hot.peek(), cursor: model.cursorShown.peek() ? model.cursorNode.peek() : -1, short: model.short,
     });
   }
 

@@ -23,7 +23,8 @@ export function Graph() {
         <canvas id="flame" ref={cv} tabIndex={0} role="application" aria-roledescription="flame graph"
           aria-label="Flame graph. Arrow keys move between frames, Enter zooms, Escape goes back. The table beside it holds the same data."
           onPointerMove={move} onPointerLeave={leave} onClick={click} onContextMenu={context} onKeyDown={keys}
-          onFocus={() => { if (model.cursorNode.value < 0 && model.tree.value) setCursor(model.root.value, false); }} onBlur={() => { tip.value = null; }} />
+          onPointerDown={() => { model.cursorShown.value = false; }}
+          onFocus={(e) => { if (e.currentTarget.matches(":focus-visible") && model.cursorNode.value < 0 && model.tree.value) setCursor(model.root.value, false); }} onBlur={() => { tip.value = null; }} />
       </div>
     </div>
   );
@@ -75,6 +76,7 @@ export function setCursor(node: number, speak = true): void {
   const t = model.tree.value;
   if (!t || node < 0 || node >= t.n) return;
   model.cursor.value = t.path[node];
+  model.cursorShown.value = true;
   if (speak) {
     const a = model.answer.value, f = t.frame[node];
     if (a) say(`${t.frames.name[f]}, ${KIND_NAME[t.frames.kind[f]]}, ${model.valueText(a, t.total[node])}, ${model.shareText(t.total[node], t.total[0])} of all`);

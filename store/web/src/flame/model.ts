@@ -3,7 +3,7 @@
 import { computed, signal } from "@preact/signals";
 import type { FlameAnswer } from "../api.ts";
 import { cores, digits, interval95, percent, seconds } from "../format.ts";
-import { flame, view } from "../state.ts";
+import { flame, nodeName, view } from "../state.ts";
 import { hashText } from "./frames.ts";
 import { extent, extentOfSmall, type Window } from "./layout.ts";
 import { functionRows, selfByKind } from "./rows.ts";
@@ -18,7 +18,13 @@ export const flip = pick("flip");
 export const off = computed(() => view.value.off.join());
 
 export const answer = computed<FlameAnswer | null>(() => flame.value.value);
-export const whole = computed<Tree | null>(() => (answer.value && answer.value.nodes.parent.length ? treeOf(answer.value) : null));
+export const whole = computed<Tree | null>(() => {
+  const a = answer.value;
+  if (!a || !a.nodes.parent.length) return null;
+  const t = treeOf(a), i = t.frame[0];
+  if (!t.frames.module[i]) t.frames.module[i] = nodeName.peek(); // the root says whose picture it is
+  return t;
+});
 const shaped = computed<Tree | null>(() => {
   const t = whole.value;
   if (!t) return null;
@@ -63,6 +69,8 @@ export const kinds = computed(() => (tree.value ? selfByKind(tree.value) : new M
 
 /** The frame that keyboard and search stand on: a path hash, so that it outlives a refresh. */
 export const cursor = signal(0);
+/** The ring shows for keyboard and search only; a pointer needs none. */
+export const cursorShown = signal(false);
 /** The node the cursor stands on, -1 = none. */
 export const cursorNode = computed(() => (tree.value && cursor.value ? findPath(tree.value, cursor.value) : -1));
 
@@ -80,7 +88,8 @@ export function valueText(a: FlameAnswer, v: number): string { return a.type ===
 export function cellText(a: FlameAnswer, v: number): string {
   if (a.type !== "cpu") return seconds(v / 1e9);
   const all = inCores(a, a.total), c = inCores(a, v), d = all >= 20 ? 1 : all >= 0.5 ? 2 : 3;
-  return v > 0 && c < 0.5 / 10 ** d ? `<\u202f${1 / 10 ** d}` : c.toFixed(d);
+  if (v === 0) return "0";
+  return c < 0.5 / 10 ** d ? `<\u202f${1 / 10 ** d}` : c.toFixed(d);
 }
 export function intervalText(a: FlameAnswer, v: number): string {
   const e = interval95(v), lo = inCores(a, Math.max(0, v * (1 - e))), hi = inCores(a, v * (1 + e));

@@ -23,12 +23,13 @@ export function Tooltip() {
   }
   const f = t.frame[s.node], fr = t.frames, kind = fr.kind[f], total = t.total[s.node], self = t.self[s.node];
   const inView = t.total[t === model.tree.value ? model.root.value : 0], all = a.all_total || a.total;
-  const where = [fr.module[f], fr.file[f] && fr.file[f] !== fr.module[f] ? fr.file[f] + (fr.line[f] ? `:${fr.line[f]}` : "") : ""].filter(Boolean).join(" · ");
-  const line = (name: string, v: number) => <><dt>{name}</dt><dd>{model.valueText(a, v)}</dd><dd>{model.shareText(v, inView)} <span class="muted">of view</span></dd><dd>{model.shareText(v, all)} <span class="muted">of all</span></dd></>;
+  const path = fr.file[f] && fr.file[f] !== fr.module[f] ? fr.file[f] + (fr.line[f] ? `:${fr.line[f]}` : "") : "";
+  const line = (name: string, v: number) => <><dt>{name}</dt><dd>{model.valueText(a, v)}</dd><dd>{v <= inView && model.shareText(v, inView)} {v <= inView && <span class="muted">of view</span>}</dd><dd>{model.shareText(v, all)} <span class="muted">of all</span></dd></>;
   return (
     <div class="pop tip" ref={box} role="tooltip">
       <h4>{fr.name[f]}</h4>
-      <div class="sub"><Swatch kind={kind} /><span>{KIND_NAME[kind]}</span>{where && <span class="where">· {where}</span>}</div>
+      <div class="sub"><Swatch kind={kind} /><span>{KIND_NAME[kind]}</span>{fr.module[f] && <span>· {fr.module[f]}</span>}</div>
+      {path && <div class="sub path">{path}</div>}
       {fr.reason[f] && <div class="sub why">Not resolved: {fr.reason[f]}</div>}
       {kind === "guessed" && <div class="sub why">Caller guessed: no unwind rows there</div>}
       <dl>

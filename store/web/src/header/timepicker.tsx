@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
+import { span } from "../format.ts";
 import { close, open, Popover, toggle } from "../popover.tsx";
-import { live, now, range, setRange, showRange, view } from "../state.ts";
+import { live, now, range, setRange, showRange, view, young } from "../state.ts";
 import { isRelative, parseTime, rangeText, stamp } from "../time.ts";
 
 const PRESETS: [string, string][] = [["-1m", "1 minute"], ["-5m", "5 minutes"], ["-15m", "15 minutes"], ["-1h", "1 hour"], ["-3h", "3 hours"], ["-12h", "12 hours"], ["-1d", "1 day"], ["-7d", "7 days"]];
@@ -26,7 +27,7 @@ export function TimePicker() {
       <span class="group">
         <button aria-label="earlier" title="Earlier (A)" onClick={() => pan(-0.5)}>‹</button>
         <button id="range" aria-haspopup="dialog" aria-expanded={open.value === "time"} title={`${stamp(r.from, v.utc)} to ${stamp(r.to, v.utc)}`} onClick={(e) => toggle("time", e.currentTarget)}>
-          {live.value && PRESETS.some(([p]) => p === v.from) ? <><span class="w2">Last {PRESETS.find(([p]) => p === v.from)![1]}</span><span class="n2">Last {v.from.slice(1)}</span></> : rangeText(r.from, r.to, now.value, v.utc)}
+          {live.value && !young.value && isRelative(v.from) ? <><span class="w2">Last {PRESETS.find(([p]) => p === v.from)?.[1] ?? span((r.to - r.from) / 1000)}</span><span class="n2">Last {v.from.replace(/^(now)?-/, "")}</span></> : rangeText(r.from, r.to, now.value, v.utc)}
         </button>
         <button aria-label="later" title="Later (D)" onClick={() => pan(0.5)}>›</button>
       </span>

@@ -82,13 +82,13 @@ function sortBy(k: SortKey): void {
 }
 
 function Row({ t, a, l, y, index, tree }: { t: Tree; a: FlameAnswer; l: Line; y: number; index: number; tree: boolean }) {
-  const f = t.frames, fn = f.fn[l.frame], all = t.total[0] || 1, name = model.short(f.name[l.frame]), where = place(f, l.frame);
+  const f = t.frames, fn = f.fn[l.frame], all = a.all_total || a.total || 1, name = model.short(f.name[l.frame]), where = place(f, l.frame);
   const most = Math.max(t.total[model.root.value] || 1, 1e-9);
   return (
     <div role="row" id={`row-${l.key}`} class="trow" aria-rowindex={index + 2} aria-level={tree ? l.level : undefined} aria-expanded={l.open === null ? undefined : l.open}
       data-hot={hot.value === fn || undefined} data-active={active.value === l.key || undefined} style={{ transform: `translateY(${y}px)` }} title={f.reason[l.frame] ? `${f.name[l.frame]}\n${f.reason[l.frame]}` : f.name[l.frame]}
       onPointerEnter={() => { hot.value = fn; }} onClick={() => pick(t, l)} onContextMenu={(e) => { e.preventDefault(); openMenu(t, l.frame, l.node, e.clientX, e.clientY, document.getElementById("table")); }}>
-      <div role="gridcell" class="fn" style={tree ? { paddingLeft: `${12 + Math.min(24, l.level - 1) * 12}px` } : undefined}>
+      <div role="gridcell" class={tree ? "fn intree" : "fn"} style={tree ? { paddingLeft: `${8 + Math.min(24, l.level - 1) * 7}px` } : undefined}>
         {tree && <button class="twist" tabIndex={-1} aria-hidden="true" onClick={(e) => { e.stopPropagation(); twist(l); }}>{l.open === null ? "" : l.open ? "▾" : "▸"}</button>}
         <Swatch kind={f.kind[l.frame]} /><span class="sr">{KIND_NAME[f.kind[l.frame]]} </span><span class="code cut">{fitName(name, 44)}</span><span class="loc">{where}</span>
       </div>
