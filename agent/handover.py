@@ -9,7 +9,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gpustrobe.agent.model import Books, MappedFile, Process, RawFrame, RawKind, Thread, Window
+from gpustrobe.agent.model import Books, MappedFile, Process, PythonCode, RawFrame, RawKind, Thread, Window
 from gpustrobe.agent.processes import cmdline_of, labels_of
 from gpustrobe.bpf import loader
 from gpustrobe.bpf.drops import DROPS
@@ -57,6 +57,38 @@ def file_from(record: loader.FileRecord) -> MappedFile:
         fd=record.fd,
         pid=record.pid,
         deleted=bool(record.flags & FILE_DELETED),
+    )
+
+
+CODE_STATES = ("read", "unreadable", "replaced")  # enum gs_python_code_state
+
+
+def codes_from(record: loader.WindowRecord) -> list[PythonCode]:
+    """Records of bpf/codes.h: a head, then name, file and line table."""
+    if not record.codes_length:
+        return []
+    data = ctypes.string_at(record.codes, record.codes_length)
+    head_size, before_code = ctypes.sizeof(loader.CodeHead), loader.CodeHead.code.offset
+    codes, at = [], 0
+    while at < len(data):
+        head = loader.CodeHead.from_buffer_copy(data, at)
+        codes.append(code_from(head, data[at + head_size : at + before_code + head.length]))
+        at += (before_code + head.length + 7) & ~7
+    return codes
+
+
+def code_from(head: loader.CodeHead, texts: bytes) -> PythonCode:
+    file, lines = head.name_length, head.name_length + head.file_length
+    return PythonCode(
+        process_id=head.process_id,
+        address=head.code & 0xFFFFFFFFFFFF,
+        check=head.check,
+        state=CODE_STATES[head.state],
+        version=(head.version >> 8, head.version & 255),
+        first_line=head.first_line,
+        name=text(texts[:file]),
+        file=text(texts[file:lines]),
+        lines=texts[lines : lines + head.lines_length],
     )
 
 
@@ -119,6 +151,7 @@ def window_from(record: loader.WindowRecord) -> Window:
         threads=[thread_from(record.threads[i]) for i in range(record.n_threads)],
         files=[file_from(record.files[i]) for i in range(record.n_files)],
         books=books_from(record.books),
+        codes=codes_from(record),
     )
 
 

@@ -95,6 +95,21 @@ class Thread:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonCode:
+    """A CPython code object as read from its process (bpf/python_code.h); a frame is one by process id, address and check."""
+
+    process_id: int
+    address: int
+    check: int
+    state: str  # "read", or why not: "unreadable", "replaced"
+    version: tuple[int, int]
+    first_line: int
+    name: str  # qualified from 3.11 on
+    file: str
+    lines: bytes  # co_linetable, in 3.9 co_lnotab
+
+
+@dataclass(frozen=True, slots=True)
 class Books:
     """Sample accounts of one window. produced == idle + filtered + delivered + sum(drops.values()), always."""
 
@@ -128,6 +143,7 @@ class Window:
     threads: list[Thread]
     files: list[MappedFile]
     books: Books
+    codes: list[PythonCode] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

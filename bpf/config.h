@@ -14,6 +14,8 @@
 	X(task_struct, tgid) \
 	X(task_struct, group_leader) \
 	X(task_struct, start_boottime) \
+	X(task_struct, thread) \
+	X(thread_struct, fsbase) \
 	X(mm_struct, exec_vm) \
 	X(mm_struct, start_stack)
 

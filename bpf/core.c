@@ -58,6 +58,23 @@ static int open_tables(struct gs_core *core, const struct gs_options *options, s
 	return 0;
 }
 
+static int open_unwind_tables(struct gs_core *core, const struct gs_options *options, struct gs_error *error)
+{
+	const struct gs_kernel *k = &core->kernel;
+	struct gs_tables_options wanted = {
+		.tables_fd = k->tables,
+		.words_fd = k->words,
+		.rules_fd = k->rules,
+		.max_tables = k->n_tables,
+		.max_words = k->n_words,
+		.max_rules = k->n_rules,
+		.build_share = options->unwind_share,
+	};
+
+	core->tables = gs_tables_open(&wanted);
+	return core->tables ? 0 : gs_fail(error, GS_FAULT_memory, errno, "unwind tables: %s", strerror(errno));
+}
+
 static int open_mappings(struct gs_core *core, const struct gs_options *options, struct gs_error *error)
 {
 	struct gs_mappings_options wanted = {
@@ -66,6 +83,8 @@ static int open_mappings(struct gs_core *core, const struct gs_options *options,
 		.mappings_fd = core->kernel.mappings,
 		.mapping_rows = core->kernel.mapping_rows,
 		.max_processes = core->kernel.n_procs,
+		.pythons_fd = core->kernel.pythons,
+		.tables = core->tables,
 	};
 
 	core->mappings = gs_mappings_open(&wanted);
@@ -101,7 +120,7 @@ static int open_events(struct gs_core *core, struct gs_error *error)
 static int open_kernel_side(struct gs_core *core, const struct gs_options *options, struct gs_error *error)
 {
 	if (gs_kernel_open(&core->kernel, options, error) || gs_watch(&core->kernel, options, error) ||
-	    open_mappings(core, options, error))
+	    open_unwind_tables(core, options, error) || open_mappings(core, options, error))
 		return -1;
 	core->idle_base = calloc(core->kernel.n_cpus, sizeof(uint64_t));
 	core->idle_extra = calloc(core->kernel.n_cpus, sizeof(uint64_t));
@@ -203,6 +222,7 @@ void gs_core_close(struct gs_core *core)
 	gs_timers_close(&core->timers);
 	ring_buffer__free(core->ring);
 	gs_mappings_close(core->mappings);
+	gs_tables_close(core->tables);
 	gs_kernel_close(&core->kernel);
 	close_descriptor(core->epoll);
 	close_descriptor(core->timer);
@@ -271,7 +291,10 @@ static const char *const names[] = {
 
 const char *gs_core_counter_name(uint32_t i)
 {
-	return i < GS_COUNTER_COUNT ? names[i] : gs_mapping_counter_name(i - GS_COUNTER_COUNT);
+	if (i < GS_COUNTER_COUNT)
+		return names[i];
+	i -= GS_COUNTER_COUNT;
+	return i < GS_MAPPING_COUNTER_COUNT ? gs_mapping_counter_name(i) : gs_table_counter_name(i - GS_MAPPING_COUNTER_COUNT);
 }
 
 static void count_kernel(struct gs_core *core, uint64_t *c)
@@ -311,17 +334,24 @@ static void count_core(struct gs_core *core, uint64_t *c)
 
 uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room)
 {
-	uint64_t all[GS_COUNTER_COUNT + GS_MAPPING_COUNTER_COUNT] = { 0 };
-	uint32_t n = GS_COUNTER_COUNT + GS_MAPPING_COUNTER_COUNT;
+	uint64_t all[GS_COUNTER_COUNT + GS_MAPPING_COUNTER_COUNT + GS_TABLE_COUNTER_COUNT] = { 0 };
+	uint32_t n = GS_COUNTER_COUNT + GS_MAPPING_COUNTER_COUNT + GS_TABLE_COUNTER_COUNT;
 
 	pthread_mutex_lock(&core->lock);
 	count_kernel(core, all);
 	count_core(core, all);
 	if (core->mappings)
 		memcpy(all + GS_COUNTER_COUNT, gs_mappings_counters(core->mappings), GS_MAPPING_COUNTER_COUNT * sizeof(uint64_t));
+	if (core->tables)
+		gs_tables_counters(core->tables, all + GS_COUNTER_COUNT + GS_MAPPING_COUNTER_COUNT);
 	pthread_mutex_unlock(&core->lock);
 	memcpy(out, all, (room < n ? room : n) * sizeof(uint64_t));
 	return n;
+}
+
+int gs_core_settled(struct gs_core *core, uint32_t timeout_ms)
+{
+	return !core->tables || gs_tables_settled(core->tables, timeout_ms);
 }
 
 void gs_core_feed(struct gs_core *core, const void *record, uint64_t length)

@@ -66,6 +66,9 @@ struct gs_options {
 	uint32_t max_windows;  /* waiting to be taken; 0 = 16 */
 	uint32_t max_processes; /* mapping tables; 0 = 4096 */
 	uint32_t mapping_rows; /* 0 = 131072, 4 MB */
+	uint32_t unwind_bytes; /* memory for unwind rows; 0 = 24 MB */
+	uint32_t unwind_share; /* thousandths of one core that building unwind rows may take; 0 = 200 */
+	uint32_t pad;
 };
 
 struct gs_core;
@@ -132,6 +135,7 @@ struct gs_window {
 	uint32_t n_stack_frames;
 	uint32_t n_processes, n_threads, n_files;
 	uint32_t details_length;
+	uint32_t codes_length, pad;
 	uint32_t *stack; /* n_rows */
 	uint32_t *thread;
 	uint64_t *value;
@@ -142,6 +146,7 @@ struct gs_window {
 	struct gs_thread_record *threads;
 	struct gs_file_record *files; /* bpf/files.h; each fd passes to the caller */
 	char *details;
+	uint8_t *codes; /* bpf/codes.h: Python code objects */
 };
 
 /* 1 and the oldest window waiting, 0 after timeout_ms without one, -1 when stopped and empty. gs_window_free() it; file
@@ -176,8 +181,11 @@ enum gs_counter {
 #undef X
 	GS_COUNTER_COUNT
 };
-/* Fills up to `room` totals in the order of GS_COUNTERS, then bpf/mappings.h GS_MAPPING_COUNTERS; returns how many there are. */
+/* Fills up to `room` totals in the order of GS_COUNTERS, then bpf/mappings.h GS_MAPPING_COUNTERS and bpf/tables.h
+ * GS_TABLE_COUNTERS; returns how many there are. */
 GS_API uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room);
+/* Waits until the unwind tables of all processes listed so far are built: 1, or 0 after timeout_ms. */
+GS_API int gs_core_settled(struct gs_core *core, uint32_t timeout_ms);
 /* Name of the i-th total, NULL past the end. */
 GS_API const char *gs_core_counter_name(uint32_t i);
 

@@ -46,6 +46,7 @@ static void drain(struct gs_core *core, int last)
 		gs_end_window(core, core->drain_time - core->window_end < GS_SECOND, 0);
 	if (core->windows != window) {
 		gs_mappings_tick(core->mappings, core->drain_time);
+		gs_tables_tick(core->tables, core->drain_time);
 		set_timer(core);
 	}
 	pthread_mutex_unlock(&core->lock);

@@ -4,6 +4,7 @@
 #ifndef GPUSTROBE_EPOCH_H
 #define GPUSTROBE_EPOCH_H
 
+#include "codes.h"
 #include "core.h"
 #include "index.h"
 
@@ -44,6 +45,8 @@ struct gs_epoch {
 
 	struct gs_file_record *files; /* not taken yet, each owning its fd */
 	uint32_t n_files, room_files;
+
+	struct gs_codes codes;
 };
 
 struct gs_epoch *gs_epoch_new(uint64_t number, const struct gs_limits *limits); /* NULL: no memory */

@@ -19,6 +19,10 @@
 
 #define DEFAULT_PROCESSES 4096
 #define DEFAULT_MAPPING_ROWS 131072
+#define DEFAULT_UNWIND_BYTES (24u << 20) /* libraries of the mixed load take 20.6 MB of rows */
+#define UNWIND_TABLES 2048 /* files with a table at a time */
+#define UNWIND_RULES 65536 /* as many as a row can name; 0.5 MB */
+#define PYTHONS 1024       /* processes running CPython; 0.1 MB */
 #define WATCHED_ROWS 16384 /* processes of a PID filter with children; 1.3 MB, only then */
 #define MIN_RING (256u << 10)
 #define MAX_RING (256u << 20)
@@ -139,12 +143,17 @@ static int prepare(struct gs_kernel *k, const struct gs_options *options, const 
 
 	k->n_procs = options->max_processes ? options->max_processes : DEFAULT_PROCESSES;
 	k->mapping_rows = options->mapping_rows ? options->mapping_rows : DEFAULT_MAPPING_ROWS;
+	k->n_words = (options->unwind_bytes ? options->unwind_bytes : DEFAULT_UNWIND_BYTES) / 4096 * 1024;
+	k->n_tables = UNWIND_TABLES;
+	k->n_rules = UNWIND_RULES;
 	autoload(k->object, "watch_child", follow);
 	autoload(k->object, "forget_process", follow);
 	autoload(k->object, "leaf_hint", config->leaf_hint);
 	if (!is_ours(k->object) || set_rodata(k->object, config) || set_entries(k->object, "samples", ring_bytes(options, k->n_cpus)) ||
 	    set_entries(k->object, "procs", k->n_procs) || set_entries(k->object, "mappings", k->mapping_rows) ||
-	    set_entries(k->object, "watched", watched))
+	    set_entries(k->object, "watched", watched) || set_entries(k->object, "tables", k->n_tables) ||
+	    set_entries(k->object, "words", k->n_words / 1024) || set_entries(k->object, "rules", k->n_rules) ||
+	    set_entries(k->object, "pythons", PYTHONS))
 		return gs_fail(error, GS_FAULT_object, EINVAL, "%s is not the sampler this library was built with", options->object_path);
 	return 0;
 }
@@ -253,6 +262,10 @@ static int load(struct gs_kernel *k, const struct gs_options *options, struct gs
 	k->procs = map_fd(k, "procs");
 	k->mappings = map_fd(k, "mappings");
 	k->watched = map_fd(k, "watched");
+	k->tables = map_fd(k, "tables");
+	k->words = map_fd(k, "words");
+	k->rules = map_fd(k, "rules");
+	k->pythons = map_fd(k, "pythons");
 	if (link_programs(k, &config, error))
 		return -1;
 	if ((options->flags & GS_OPTION_FILTER) && (options->flags & GS_OPTION_CHILDREN))

@@ -19,11 +19,13 @@ struct gs_kernel {
 	int procs;
 	int mappings;
 	int watched;
+	int tables, words, rules, pythons;
 	int stats;       /* -1: not enabled */
 	int tracepoints[2];
 	int n_cpus;      /* possible */
 	uint32_t n_procs;
 	uint32_t mapping_rows;
+	uint32_t n_tables, n_words, n_rules;
 	uint64_t map_bytes;
 	struct gs_cpu_counters *per_cpu; /* n_cpus, as last read */
 };

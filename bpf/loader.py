@@ -62,6 +62,9 @@ class Options(Structure):
         ("max_windows", c_uint32),
         ("max_processes", c_uint32),
         ("mapping_rows", c_uint32),
+        ("unwind_bytes", c_uint32),
+        ("unwind_share", c_uint32),
+        ("pad", c_uint32),
     )
 
 
@@ -133,6 +136,24 @@ class FileRecord(Structure):
     )
 
 
+class CodeHead(Structure):
+    """struct gs_code_record and struct gs_python_code up to its text."""
+
+    _fields_ = (
+        ("process_id", c_uint32),
+        ("length", c_uint32),
+        ("code", c_uint64),
+        ("check", c_uint32),
+        ("state", c_uint32),
+        ("first_line", c_uint32),
+        ("version", c_uint16),
+        ("name_length", c_uint16),
+        ("file_length", c_uint16),
+        ("pad", c_uint16),
+        ("lines_length", c_uint32),
+    )
+
+
 class WindowRecord(Structure):
     _fields_ = (
         ("epoch", c_uint64),
@@ -150,6 +171,8 @@ class WindowRecord(Structure):
         ("n_threads", c_uint32),
         ("n_files", c_uint32),
         ("details_length", c_uint32),
+        ("codes_length", c_uint32),
+        ("pad", c_uint32),
         ("stack", POINTER(c_uint32)),
         ("thread", POINTER(c_uint32)),
         ("value", POINTER(c_uint64)),
@@ -160,6 +183,7 @@ class WindowRecord(Structure):
         ("threads", POINTER(ThreadRecord)),
         ("files", POINTER(FileRecord)),
         ("details", POINTER(c_char)),
+        ("codes", POINTER(c_char)),
     )
 
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "mappings_state.h"
+#include "vdso.h"
 
 #define RELIST_NS (5 * GS_SECOND) /* also without a reason: catches an unmap followed by an equal map */
 #define STALE_WAIT_NS (20 * GS_MS)
@@ -43,6 +44,7 @@ struct gs_mappings *gs_mappings_open(const struct gs_mappings_options *o)
 		return NULL;
 	m->list.maps_fd = -1;
 	m->proc.root = -1;
+	m->vdso = -1;
 	m->max_processes = o->max_processes ? o->max_processes : 4096;
 	m->memory_budget = o->memory_budget ? o->memory_budget : 32 << 20;
 	m->no_query = o->text_only;
@@ -54,7 +56,9 @@ struct gs_mappings *gs_mappings_open(const struct gs_mappings_options *o)
 	if (!error)
 		error = gs_blocks_open(&m->blocks, o->procs_fd, o->mappings_fd, o->mapping_rows);
 	m->files = gs_files_open(o->max_files, &m->proc, m->counters);
-	if (!error && m->scratch && m->files)
+	m->pythons = gs_pythons_open(o->pythons_fd > 0 ? o->pythons_fd : -1, m->counters);
+	m->vdso = gs_vdso_open();
+	if (!error && m->scratch && m->files && m->pythons)
 		return m;
 	gs_mappings_close(m);
 	errno = error ? error : ENOMEM;
@@ -68,6 +72,9 @@ void gs_mappings_close(struct gs_mappings *m)
 	if (m->cache.buckets)
 		gs_cache_close(&m->cache);
 	gs_files_close(m->files);
+	gs_pythons_close(m->pythons);
+	if (m->vdso >= 0)
+		close(m->vdso);
 	gs_blocks_close(&m->blocks);
 	gs_list_free(&m->list);
 	gs_proc_close(&m->proc);
@@ -80,6 +87,7 @@ static void forget(struct gs_mappings *m, struct gs_cached *p, uint64_t now_ns)
 	gs_withdraw(m, p, now_ns);
 	for (uint32_t i = 0; i < p->count; i++)
 		gs_files_release(m->files, p->rows[i].file_id);
+	gs_pythons_forget(m->pythons, p);
 	gs_cache_remove(&m->cache, p);
 }
 
@@ -90,6 +98,7 @@ static void end(struct gs_mappings *m, struct gs_cached *p, uint64_t now_ns)
 	p->ended = now_ns;
 	m->counters[GS_MAPPING_processes_ended]++;
 	gs_withdraw(m, p, now_ns);
+	gs_pythons_forget(m->pythons, p);
 }
 
 static uint64_t thread_ns(void)
@@ -218,6 +227,8 @@ int gs_mappings_sampled(struct gs_mappings *m, const struct gs_sample *s, uint64
 		return p->details ? GS_LISTING_CACHED : details_only(m, p, now_ns);
 	if (renamed(p, s, now_ns))
 		details_only(m, p, now_ns);
+	if (gs_pythons_due(p, now_ns))
+		gs_pythons_attach(m->pythons, p, now_ns);
 	if (!is_due(p, s, reason, now_ns))
 		return p->ended ? p->answer : GS_LISTING_CACHED;
 	answer = list_now(m, p, s->tid, reason, now_ns);
@@ -336,9 +347,17 @@ int gs_mappings_details(struct gs_mappings *m, uint32_t tgid, uint64_t start_boo
 	return 1;
 }
 
+const struct gs_python *gs_mappings_python(const struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime)
+{
+	const struct gs_cached *p = gs_cache_find(&m->cache, tgid, start_boottime);
+
+	return p ? p->python : NULL;
+}
+
 void gs_mappings_new_epoch(struct gs_mappings *m)
 {
 	gs_files_new_epoch(m->files);
+	gs_pythons_new_epoch(m->pythons);
 }
 
 int gs_mappings_wants_epoch(const struct gs_mappings *m)

@@ -33,7 +33,7 @@ struct gs_mappings_options {
 	uint32_t max_processes;  /* cached, dead ones included; 0 = 4096. max_entries of procs should be no less */
 	uint32_t max_files;      /* 0 = 16384 */
 	uint32_t text_only;      /* 1: never PROCMAP_QUERY (tests, comparison) */
-	uint32_t pad;
+	int32_t pythons_fd;      /* BPF_MAP_TYPE_HASH u32 tgid -> gs_python, or 0 */
 	uint64_t memory_budget;  /* bytes of user-side rows and process details, 0 = 32 MB; least recently sampled go first */
 	struct gs_tables *tables; /* asked for gs_mapping.table of each file listed; borrowed; NULL: table stays 0 */
 };
@@ -107,6 +107,9 @@ struct gs_process_details {
 /* 1 and the details, or 0 if the process was never listed or is forgotten. For a gone process 1, with gone set. */
 GS_API int gs_mappings_details(struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime, struct gs_process_details *out);
 
+/* What is known of the CPython in a process; NULL: none, not found yet, or the process is gone. */
+const struct gs_python *gs_mappings_python(const struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime);
+
 /* The caller starts a new epoch: every known file is announced again (GS_FILE_AGAIN, with a fresh fd where a process still
  * maps it), and file ids freed before now may be given again. File ids in rows, words and cached places stay valid. */
 GS_API void gs_mappings_new_epoch(struct gs_mappings *m);
@@ -143,6 +146,8 @@ GS_API int gs_mappings_wants_epoch(const struct gs_mappings *m);
 	X(open_not_regular, "mapped devices and other special files, not opened") \
 	X(open_failed, "files not opened for another reason") \
 	X(build_id_by_kernel, "build ids the kernel read because the file could not be opened") \
+	X(python_found, "processes whose CPython frames can be walked") \
+	X(python_unsupported, "processes with a CPython that cannot be walked: version or build") \
 	X(hint_found, "leaf frames of gone processes named by the kernel's hint") \
 	X(hint_unknown, "hints for files never seen") \
 	X(hint_ambiguous, "hints that fit two files")

@@ -9,6 +9,7 @@
 #include "process_cache.h"
 #include "process_dir.h"
 #include "blocks.h"
+#include "pythons.h"
 
 #define GS_MS 1000000ULL
 #define GS_SECOND 1000000000ULL
@@ -17,6 +18,8 @@ struct gs_mappings {
 	struct gs_proc proc;
 	struct gs_files *files;
 	struct gs_tables *tables;
+	struct gs_pythons *pythons;
+	int vdso; /* descriptor, -1 = none */
 	struct gs_cache cache;
 	struct gs_blocks blocks;
 	struct gs_vma_list list;

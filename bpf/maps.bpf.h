@@ -8,6 +8,21 @@ _Static_assert(GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 4 <= GS_WORD_MASK, "wor
 
 const volatile struct gs_config config;
 
+#define GS_PENDING_MASK 1023
+#define GS_PYTHON_FRAME_BYTES 128 /* of a frame and of a code object: all fields of 3.9 to 3.14 lie below */
+#define GS_PYTHON_CODE_BYTES 144
+
+struct gs_python_walk {
+	struct gs_python p;
+	__u64 frame;  /* the next to read; 0 = none left */
+	__u64 cframe; /* the next record of the C-stack chain */
+	__u64 marker; /* lies inside the native frame that the pending ones belong to */
+	__u32 n, at;  /* words pending, words emitted */
+	__u64 frame_bytes[GS_PYTHON_FRAME_BYTES / 8];
+	__u64 code_bytes[GS_PYTHON_CODE_BYTES / 8];
+	__u64 pending[GS_PENDING_MASK + 1];
+};
+
 /* One stack being walked. sample and words lie as they go into the ring. */
 struct gs_scratch {
 	__u32 in_use;
@@ -24,7 +39,13 @@ struct gs_scratch {
 	__u32 tails;
 	__u32 is_return; /* pc is a return address: the call lies one byte before */
 	__u32 end;
+	__u32 mode;   /* python.bpf.h */
+	__u32 failed; /* the native walk is over, what follows are Python frames that found no place in it */
 	__u32 pad;
+	__u64 low;    /* [low, sp) is the frame just left */
+	__u64 registers[16]; /* of the interrupted function, by DWARF number; its caller no longer has them */
+	__u64 signal[17];    /* gregs of a signal frame */
+	struct gs_python_walk python;
 	struct gs_sample sample;
 	__u64 words[GS_WORD_MASK + 1];
 };

@@ -77,12 +77,16 @@ static __always_inline __u64 user_u64(__u64 address, long *failed)
 	return value;
 }
 
-/* The kernel's signal frame: a ucontext_t at rsp, whose gregs start 40 bytes in (asm/sigcontext.h). */
+/* The kernel's signal frame: a ucontext_t at the stack pointer (asm/sigcontext.h). The interrupted stack may be another one. */
 static __always_inline int signal_step(struct gs_scratch *s)
 {
-	if (bpf_probe_read_user(s->signal, sizeof(s->signal), (void *)(s->sp + 40)))
+	if (bpf_probe_read_user(s->signal, sizeof(s->signal), (void *)(s->sp + SIGNAL_GREGS)))
 		return stop(s, GS_END_unreadable_stack);
-	load_signal_registers(s);
+	SIGNAL_COPY(s->registers, s->signal);
+	s->pc = SIGNAL_PC(s->signal);
+	s->sp = SIGNAL_SP(s->signal);
+	s->fp = SIGNAL_FP(s->signal);
+	s->low = s->sp;
 	s->is_return = 0;
 	return GO_ON;
 }

@@ -123,5 +123,6 @@ void gs_cache_remove(struct gs_cache *cache, struct gs_cached *p)
 	cache->bytes -= p->details_bytes;
 	cache->count--;
 	free(p->details);
+	free(p->python);
 	free(p);
 }

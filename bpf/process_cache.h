@@ -25,6 +25,9 @@ struct gs_cached {
 	uint64_t wait[GS_REASONS]; /* ns after a listing before another is worth it */
 	int64_t credit; /* ns of listing it may still take */
 	uint64_t credit_at;
+	struct gs_python *python;  /* NULL: no interpreter, or none yet */
+	uint64_t python_tried;
+	uint64_t python_wait;      /* ns before another look; 0 = nothing to wait for */
 	uint8_t answer;      /* enum gs_listing of the last listing */
 };
 

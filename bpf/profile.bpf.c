@@ -7,15 +7,10 @@
 #include <bpf/bpf_helpers.h>
 #include "sample.h"
 #include "config.h"
+#include "python.h"
+#include "rules.h"
 #include "arch.bpf.h"
 #include "maps.bpf.h"
-#include "unwind.bpf.h"
-
-char LICENSE[] SEC("license") = "GPL";
-
-#define PF_EXITING 0x00000004
-#define PF_IO_WORKER 0x00000010
-#define PF_KTHREAD 0x00200000
 
 static __always_inline __u64 kernel_u64(__u64 address)
 {
@@ -24,6 +19,14 @@ static __always_inline __u64 kernel_u64(__u64 address)
 	bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
 	return value;
 }
+
+#include "unwind.bpf.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+#define PF_EXITING 0x00000004
+#define PF_IO_WORKER 0x00000010
+#define PF_KTHREAD 0x00200000
 
 /* The user registers of a task that is in the kernel, as saved on entry. */
 static __always_inline bool saved_registers(bpf_user_pt_regs_t *regs, __u64 task)
@@ -43,6 +46,7 @@ static __always_inline void start_walk(struct gs_scratch *s, bpf_user_pt_regs_t 
 	s->sp = REGS_SP(regs);
 	s->fp = REGS_FP(regs);
 	s->leaf = s->pc;
+	REGS_COPY(s->registers, regs);
 	if (!REGS_64BIT(regs))
 		s->fp = 0; /* 4-byte frames: the leaf alone, with END(frame_pointer) */
 }
@@ -81,6 +85,7 @@ static __always_inline bool user_side(struct bpf_perf_event_data *ctx, struct gs
 		return false;
 	}
 	find_table(s, mm);
+	start_python(s, task);
 	if (in_user) {
 		start_walk(s, &ctx->regs);
 	} else {
@@ -124,6 +129,10 @@ static __always_inline void fill_header(struct gs_scratch *s, __u64 id, __u64 st
 	s->count = 0;
 	s->map_start = 0;
 	s->map_end = 0;
+	s->mode = MODE_NATIVE;
+	s->failed = 0;
+	s->python.n = 0;
+	s->python.frame = 0;
 }
 
 static __always_inline void kernel_side(struct bpf_perf_event_data *ctx, struct gs_scratch *s)

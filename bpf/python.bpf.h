@@ -5,9 +5,6 @@
 #ifndef GPUSTROBE_PYTHON_BPF_H
 #define GPUSTROBE_PYTHON_BPF_H
 
-#define GS_PENDING_MASK 1023
-#define GS_PYTHON_FRAME_BYTES 128 /* of a frame and of a code object: all fields of 3.9 to 3.14 lie below */
-#define GS_PYTHON_CODE_BYTES 144
 #define GS_EMIT_AT_ONCE 4
 #define GS_OWNER_C_STACK 3 /* FRAME_OWNED_BY_CSTACK (3.12, 3.13), FRAME_OWNED_BY_INTERPRETER (3.14) */
 #define GS_TAG_BITS 7ULL   /* 3.14 tags references: the lowest bits are not part of the address */
@@ -155,7 +152,7 @@ static __always_inline void start_python(struct gs_scratch *s, __u64 task)
 	if (!p || p->start_boottime != s->sample.start_boottime)
 		return;
 	w->p = *p;
-	base = thread_pointer(task);
+	base = THREAD_POINTER(task);
 	if (bpf_probe_read_user(&thread_state, sizeof(thread_state), (void *)(base + p->slot)) || !thread_state ||
 	    bpf_probe_read_user(&identity, sizeof(identity), (void *)(thread_state + p->thread_id)) || identity != base)
 		return; /* a thread that never ran Python, or the interpreter is going down */

@@ -142,6 +142,20 @@ static int add_raw(struct walk *w, uint64_t address, int guessed, int leaf)
 	}
 }
 
+/* A frame seen for the first time may be the first of its code object too. */
+static int add_python(struct walk *w, uint64_t code, uint64_t detail)
+{
+	const struct gs_sample *s = w->r->sample;
+	struct gs_epoch *e = w->core->epoch;
+	uint32_t known = e->n_frames;
+	int result = add(w, GS_PYTHON, w->process, code, detail);
+
+	if (e->n_frames != known && w->core->mappings)
+		gs_codes_see(&e->codes, w->process, s->tgid, gs_mappings_python(w->core->mappings, s->tgid, s->start_boottime), code,
+			     (uint32_t)detail);
+	return result;
+}
+
 /* One frame from words[*i]; moves *i past it. */
 static int add_word(struct walk *w, uint32_t *i)
 {
@@ -161,7 +175,7 @@ static int add_word(struct walk *w, uint32_t *i)
 	case GS_PYTHON:
 		if (*i >= w->r->n_user)
 			return BAD;
-		return add(w, GS_PYTHON, w->process, payload, words[(*i)++]);
+		return add_python(w, payload, words[(*i)++]);
 	case GS_END:
 		if (*i != w->r->n_user)
 			return BAD;

@@ -63,7 +63,8 @@ enum gs_word_kind { GS_RAW, GS_NATIVE, GS_PYTHON, GS_END, GS_GUESSED, GS_RAW_GUE
 	X(unreadable_stack, "stack memory not readable") \
 	X(too_deep, "more frames than the limit") \
 	X(no_registers, "user registers not available") \
-	X(exiting, "the process was exiting")
+	X(exiting, "the process was exiting") \
+	X(python_unplaced, "Python frames could not be placed among the native ones")
 enum gs_end {
 #define X(name, text) GS_END_##name,
 	GS_ENDS(X)

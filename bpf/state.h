@@ -10,6 +10,7 @@
 #include "epoch.h"
 #include "kernel.h"
 #include "mappings.h"
+#include "tables.h"
 #include "sample.h"
 #include "timers.h"
 #include "window.h"
@@ -33,6 +34,7 @@ struct gs_core {
 	pthread_cond_t ready;
 	int stopped;
 	struct gs_mappings *mappings;
+	struct gs_tables *tables;
 	struct gs_epoch *epoch;
 	struct gs_window_rows rows; /* of the running window */
 	struct gs_queue queue;

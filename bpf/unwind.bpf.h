@@ -68,6 +68,7 @@ static __always_inline int frame_pointer_step(struct gs_scratch *s)
 		return stop(s, GS_END_unreadable_stack);
 	if (!frame[1])
 		return stop(s, GS_END_frame_pointer);
+	s->low = s->sp;
 	s->sp = s->fp + 16;
 	s->fp = frame[0];
 	s->pc = STRIP_POINTER_AUTH(frame[1]);
@@ -87,23 +88,60 @@ static __always_inline int unmapped(struct gs_scratch *s, __u64 address)
 	return stop(s, GS_END_no_mapping);
 }
 
-static __always_inline int step(struct gs_scratch *s)
+#include "native.bpf.h"
+#include "python.bpf.h"
+
+/* The native walk is over. Python frames that found no place in it follow, then END. */
+static __always_inline int native_end(struct gs_scratch *s)
+{
+	if (!s->python.n && !s->python.frame)
+		return STOP;
+	if (s->end == GS_END_complete)
+		s->end = GS_END_python_unplaced;
+	s->failed = 1;
+	s->mode = s->python.n ? MODE_EMIT : MODE_SCAN;
+	return GO_ON;
+}
+
+static __always_inline int native_step(struct gs_scratch *s)
 {
 	__u64 address = s->pc - s->is_return;
 	__u64 word = address & ((1ULL << GS_WORD_SHIFT) - 1);
+	struct gs_rule *rule = 0;
+	int result;
 
 	if (s->frames >= GS_MAX_FRAMES)
 		return stop(s, GS_END_too_deep);
 	if (s->count) {
 		if ((address < s->map_start || address >= s->map_end) && !find_mapping(s, address))
 			return unmapped(s, word);
+		__u64 offset = address - s->map_start + s->map_offset;
+
+		if (s->map_table)
+			rule = find_rule(s, offset);
 		if (s->map_file)
-			word = (__u64)GS_NATIVE << GS_WORD_SHIFT | (__u64)s->map_file << GS_FILE_SHIFT |
-			       ((address - s->map_start + s->map_offset) & GS_OFFSET_MASK);
+			word = (__u64)GS_NATIVE << GS_WORD_SHIFT | (__u64)s->map_file << GS_FILE_SHIFT | (offset & GS_OFFSET_MASK);
 	}
 	push(s, word);
 	s->frames++;
-	return frame_pointer_step(s);
+	result = rule && rule->cfa != GS_CFA_NONE ? row_step(s, rule) : frame_pointer_step(s);
+	if (result == GO_ON && is_activation(s, address)) {
+		s->n--; /* its Python frames stand in its place */
+		s->frames--;
+		s->mode = MODE_EMIT;
+	} else if (result == GO_ON) {
+		pass_empty_activation(s);
+	}
+	return result;
+}
+
+static __always_inline int step(struct gs_scratch *s)
+{
+	if (s->mode == MODE_SCAN)
+		return scan_step(s);
+	if (s->mode == MODE_EMIT)
+		return emit_step(s);
+	return native_step(s) == GO_ON ? GO_ON : native_end(s);
 }
 
 static __always_inline int unwind(struct gs_scratch *s)

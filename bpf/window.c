@@ -201,6 +201,10 @@ int gs_queue_pop(struct gs_queue *q, struct gs_window *out)
 	free(e->files);
 	e->files = NULL;
 	e->n_files = e->room_files = 0;
+	out->codes = e->codes.records; /* the taker's now */
+	out->codes_length = e->codes.length;
+	e->codes.records = NULL;
+	e->codes.length = e->codes.room = 0;
 	forget_first(q);
 	return 1;
 }
@@ -225,5 +229,6 @@ void gs_window_free(struct gs_window *window)
 	free(window->threads);
 	free(window->files);
 	free(window->details);
+	free(window->codes);
 	memset(window, 0, sizeof(*window));
 }

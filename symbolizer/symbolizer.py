@@ -21,16 +21,15 @@ from gpustrobe.symbolizer.lines import LineReader
 from gpustrobe.symbolizer.names import printable
 from gpustrobe.symbolizer.native import NativeNames
 from gpustrobe.symbolizer.perfmap import PerfMaps
+from gpustrobe.symbolizer.python import PythonNames
 from gpustrobe.symbolizer.vdso import VdsoNames
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gpustrobe.agent.model import MappedFile, Process, RawFrame
+    from gpustrobe.agent.model import MappedFile, Process, PythonCode, RawFrame
     from gpustrobe.symbolizer.native import Named
-
-    PythonResolver = Callable[[Process, Sequence[RawFrame]], Sequence[tuple[Frame, ...]]]
 
 Frames = tuple[Frame, ...]
 
@@ -55,12 +54,11 @@ class Symbolizer:
         max_debug_bytes: int = 256 << 20,
         cache_bytes: int = 256 << 20,
         limits: ChildLimits | None = None,
-        python: PythonResolver | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         directory, self.cache_error = _usable(cache_dir)
         limits = limits or ChildLimits()
-        self._wait, self._python, self._clock = wait_seconds, python, clock
+        self._wait, self._clock = wait_seconds, clock
         self._work = threading.Lock()
         self._tables = threading.Lock()
         self._processes: dict[int, Process] = {}
@@ -75,13 +73,17 @@ class Symbolizer:
         self._kernel = KernelNames(proc_root, clock=clock)
         self._perf_maps = PerfMaps(proc_root, clock=clock)
         self._vdso = VdsoNames(proc_root)
+        self._python = PythonNames()
         self._counts: Counter[str] = Counter()
         self._reasons: Counter[str] = Counter()
 
-    def learn(self, files: Iterable[MappedFile], processes: Iterable[Process]) -> None:
+    def learn(
+        self, files: Iterable[MappedFile], processes: Iterable[Process], codes: Iterable[PythonCode] = ()
+    ) -> None:
         """Takes what ids mean, and ownership of the descriptors. Must come before the frames that use them."""
         for mapped in files:
             self._files.learn(mapped)
+        self._python.learn(codes)
         with self._tables:
             self._processes.update((process.process_id, process) for process in processes)
 
@@ -93,6 +95,7 @@ class Symbolizer:
             self._epoch = epoch
             self._processes.clear()
         self._files.forget()
+        self._python.forget()
 
     def resolve(self, frames: Sequence[RawFrame]) -> list[Frames]:
         """For each raw frame its frames, innermost inlined first; () for an end that needs no frame."""
@@ -163,15 +166,7 @@ class Symbolizer:
         return answers
 
     def _resolve_python(self, frames: list[RawFrame], deadline: float) -> dict[RawFrame, Frames]:
-        answers: dict[RawFrame, Frames] = {}
-        for owner, some in _by_owner(frames).items():
-            process = self._process(owner)
-            if self._python and process:
-                answers.update(zip(some, self._python(process, some), strict=True))
-            else:
-                reason = "process not known" if self._python else "Python code objects are not read yet"
-                answers.update((frame, (Frame("[Python code]", "reason", reason=reason),)) for frame in some)
-        return answers
+        return {frame: self._python.resolve(frame) for frame in frames}
 
     def _resolve_ends(self, frames: list[RawFrame], deadline: float) -> dict[RawFrame, Frames]:
         return {frame: self._end(frame.address) for frame in frames}
