@@ -23,6 +23,8 @@ FIELDS = (
     ("task_struct", "tgid"),
     ("task_struct", "group_leader"),
     ("task_struct", "start_boottime"),
+    ("task_struct", "thread"),
+    ("thread_struct", "fsbase"),
     ("mm_struct", "exec_vm"),
     ("mm_struct", "start_stack"),
     ("", "pt_regs"),
