@@ -72,7 +72,7 @@ class Converter:
     def finished(self, wait: float = 0) -> str | None:
         """None while it runs; then "" for success, or the reason. Waits up to `wait` seconds, kills it when late."""
         try:
-            out, _ = self._process.communicate(timeout=max(wait, 0))
+            out, _ = self._process.communicate(timeout=max(min(wait, self._end - self._clock()), 0))
         except subprocess.TimeoutExpired:
             if self._clock() < self._end:
                 return None

@@ -19,6 +19,7 @@ import json
 import os
 import resource
 import select
+import signal
 import socket
 import sys
 from collections import OrderedDict
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _PR_SET_NO_NEW_PRIVS = 38  # linux/prctl.h
 _OPEN_SYMCACHES = 16
+_DEMANGLE_SECONDS = 0.25  # libjax's longest name takes 0.001
 _ADDRESS_SPACE = 8 << 30  # files are mapped; what counts is RLIMIT_DATA
 _NO_INLINE_START = 0xFFFFFFFF  # symbolic's sym_addr of an inlined frame
 
@@ -105,7 +107,11 @@ def demangle(name: str) -> str:
 
 def answers(request: dict[str, Any], fds: list[int], symcaches: Symcaches) -> Iterator[Any]:
     if request["op"] == "demangle":
-        yield from (demangle(name) for name in request["names"])
+        for name in request["names"]:
+            # SIGVTALRM ends us: CPU time, so that a busy machine gives no name a bad reputation.
+            signal.setitimer(signal.ITIMER_VIRTUAL, _DEMANGLE_SECONDS)
+            yield demangle(name)
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     elif request["op"] == "lines":
         from symbolic.exceptions import SymbolicError
 

@@ -107,19 +107,12 @@ class LineReader:
             self._cache.mark(binary.key, reason)
 
     def lookup(self, binary: Binary, addresses: Sequence[int]) -> dict[int, list[RawLine]] | None:
-        """Frames at each address, innermost first; None where the child died or the symcache was broken: ask again."""
-        fd = self._symcaches.open(binary.key)
-        if fd is None:
-            binary.lines = ""
+        """Frames at each address, innermost first; None where the child died or the symcache was broken."""
+        answers = None
+        while answers is None and binary.lines == "ready":
+            answers = self._ask(binary, list(addresses))
+        if answers is None:
             return None
-        try:
-            request = {"op": "lines", "key": binary.key, "addresses": list(addresses)}
-            answers = [answer for part in self._reader.ask(request, [fd]) for answer in part]
-        except ChildDied:
-            self._blame(binary, "reading its debug information killed the reader")
-            return None
-        finally:
-            os.close(fd)
         if len(answers) != len(addresses):
             self._broken_symcache(binary)
             return None
@@ -127,6 +120,21 @@ class LineReader:
             address: [RawLine(str(n), str(f), int(line), int(start)) for n, f, line, start in answer]
             for address, answer in zip(addresses, answers, strict=True)
         }
+
+    def _ask(self, binary: Binary, addresses: list[int]) -> list[list] | None:
+        """None where the child died of it, which is the file's fault if it happens again."""
+        fd = self._symcaches.open(binary.key)
+        if fd is None:
+            binary.lines = ""
+            return None
+        try:
+            request = {"op": "lines", "key": binary.key, "addresses": addresses}
+            return [answer for part in self._reader.ask(request, [fd]) for answer in part]
+        except ChildDied:
+            self._blame(binary, "reading its debug information killed the reader")
+            return None
+        finally:
+            os.close(fd)
 
     def _broken_symcache(self, binary: Binary) -> None:
         self._symcaches.drop(binary.key)

@@ -61,7 +61,7 @@ def _without_parameters(text: str) -> str:
         if depth == 0:
             head = text[:at]
             # a function that returns a function pointer: `void (*f(int))(char)`
-            return "" if head.endswith((")", " ")) and not head.endswith("operator()") else head
+            return "" if head.endswith((")", " ")) and "operator" not in head else head
     return ""
 
 

@@ -193,7 +193,8 @@ def merge(row: Function | None, raw: list[RawLine], shown: Mapping[str, str]) ->
     The function itself is named by the symbol table where both speak of the same function: so it is called alike with
     and without debug information (`write`, where DWARF says `__GI___libc_write`).
     """
-    if not raw:
+    # Without a source line symbolic guesses by its own symbol table, which states no sizes: _init for all of the PLT.
+    if not raw or not (raw[-1].file or raw[-1].line):
         return ()
     outer, by_table = raw[-1], row.lines[0].name if row and row.lines else ""
     title = by_table if by_table and outer.start in (row.start, -1) else shown.get(outer.name, "") or by_table
