@@ -28,6 +28,9 @@ CREATE TABLE IF NOT EXISTS used(key TEXT PRIMARY KEY, day INTEGER) WITHOUT ROWID
 CREATE TABLE IF NOT EXISTS marks(key TEXT PRIMARY KEY, reason TEXT) WITHOUT ROWID;
 """
 _DAY = 86400
+# What SQLite says when the file may well be whole; error codes are known to Python from 3.11 on only.
+_PASSING = ("locked", "full", "readonly", "unable to open", "disk I/O")
+_LARGEST = 2**63 - 1  # SQLite's integers are signed; nothing that runs in a process lies above
 
 
 class Line(NamedTuple):
@@ -90,9 +93,10 @@ class FunctionCache:
         """A locked or full disk is an error to count; a broken file is removed."""
         try:
             yield
-        except sqlite3.OperationalError:
-            self.errors += 1
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and any(word in str(error) for word in _PASSING):
+                self.errors += 1
+                return
             self._discard()
             self._open()
 
@@ -109,7 +113,10 @@ class FunctionCache:
     def put(self, found: Mapping[str, Iterable[Function]]) -> None:
         """One transaction for the functions that a batch found, by key. Rows without a name are not kept."""
         rows = [
-            (key, f.low, f.high, f.start, f.linkage, f.lines[0].name) for key, some in found.items() for f in some if f.lines
+            (key, f.low, f.high, f.start, f.linkage, f.lines[0].name)
+            for key, some in found.items()
+            for f in some
+            if f.lines and f.high <= _LARGEST
         ]
         if not self._database or not rows:
             return

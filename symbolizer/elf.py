@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gpustrobe.symbolizer.cache import Lines
 
 _EXECUTABLE = 1  # PF_X
+_MASK = 2**64 - 1  # what a header claims may wrap around
 
 
 def content_key(status: os.stat_result, build_id: str) -> str:
@@ -35,9 +36,10 @@ def vaddr_of(facts: ElfFacts, offset: int) -> int | None:
     for segment in facts.segments:
         within = offset - segment.file_offset
         if 0 <= within < segment.file_size:
+            vaddr = (segment.vaddr + within) & _MASK
             if segment.flags & _EXECUTABLE:
-                return segment.vaddr + within
-            data = segment.vaddr + within if data is None else data
+                return vaddr
+            data = vaddr if data is None else data
     return data
 
 
