@@ -34,7 +34,7 @@ class _Life:
 
 
 class ProcessMarks:
-    """Takes windows in order. `boot_unix` is CLOCK_REALTIME - CLOCK_BOOTTIME, ns; `is_alive` answers for (pid, start)."""
+    """Takes windows in order. `boot_unix`: CLOCK_REALTIME - CLOCK_BOOTTIME, ns; `is_alive` answers for (pid, start)."""
 
     def __init__(self, boot_unix: int, is_alive: Callable[[int, int], bool], since_unix: int = 0) -> None:
         self._boot = boot_unix

@@ -4,12 +4,9 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +17,9 @@ from gpustrobe.bpf.mappings import Mappings, PlaceKind, read_build_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-TICK = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+from tests.proc_children import LIBZ, Child
+
 LIBRARIES = sorted(Path("/lib/x86_64-linux-gnu").glob("lib*.so.*"))[:60]
-LIBZ = Path("/lib/x86_64-linux-gnu/libz.so.1")
 
 
 def build_id_of(data: bytes) -> tuple[str, str]:
@@ -111,6 +108,7 @@ def test_made_elf_files():
         (elf((PT_NOTE, note(b"", 0, b"") * 5000 + note(b"GNU\0", 3, ID))), "no_note"),
         (elf(*[(PT_LOAD, b"")] * 300, (PT_NOTE, note(b"GNU\0", 3, ID))), "no_note"),
     ],
+    ids=lambda value: value if isinstance(value, str) else f"{len(value)} bytes",
 )
 def test_hostile_elf_files(data, reason):
     build_id, got = build_id_of(data)
@@ -144,32 +142,15 @@ def test_any_change_gives_an_id_or_a_reason(changes, length):
 # ---- which files share an id
 
 
-class Mapper:
+class Mapper(Child):
     """A process that maps the files it is told to, executable."""
 
     def __init__(self) -> None:
-        script = Path(__file__).parent / "targets" / "commanded.py"
-        self.process = subprocess.Popen(
-            [sys.executable, "-S", str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.pid = self.process.pid
-        self.do("import mmap, os; maps = {}")
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        self.start = int(fields[19]) * TICK
-
-    def do(self, statement: str) -> object:
-        self.process.stdin.write(statement + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())
+        super().__init__()
+        self.do("maps = {}")
 
     def map(self, path: Path) -> None:
         self.do(f"f = open({str(path)!r}, 'rb'); maps[f.name] = mmap.mmap(f.fileno(), 0, flags=2, prot=5); f.close()")
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 @pytest.fixture
