@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A window as the C core hands it over (bpf/core.h gs_window) becomes a `Window`: numpy columns copied whole, one object
-for each frame, stack, process, thread and file that is new."""
+"""A window as the C core hands it over (bpf/core.h gs_window) becomes a `Window`: numpy columns copied whole, and one
+object for each frame, stack, process, thread and file that is new."""
 
 from __future__ import annotations
 

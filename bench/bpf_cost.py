@@ -35,8 +35,7 @@ class PlainResult(ctypes.Structure):
 def two_busy_loops(folder: Path) -> Iterator[list[int]]:
     """C 27 deep and Python 22 deep, one on each of two CPUs of this process's set."""
     program = folder / "deep_loop"
-    flags = ["-O1", "-fno-omit-frame-pointer", "-fno-optimize-sibling-calls"]
-    subprocess.run(["gcc", *flags, "-o", program, TARGETS / "deep_loop.c"], check=True)
+    subprocess.run(["gcc", "-O0", "-o", program, TARGETS / "deep_loop.c"], check=True)
     commands = [[str(program)], [sys.executable, str(TARGETS / "deep_loop.py")]]
     cpus = sorted(os.sched_getaffinity(0))
     children = [subprocess.Popen(command) for command in commands]

@@ -28,4 +28,5 @@ ENDS: tuple[tuple[str, str], ...] = (
     ("too_deep", "more frames than the limit"),
     ("no_registers", "user registers not available"),
     ("exiting", "the process was exiting"),
+    ("python_unplaced", "Python frames could not be placed among the native ones"),
 )

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "features.h"
+#include "kernel_features.h"
 #include "offsets.h"
 #include "sample.h"
 

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "error.h"
-#include "features.h"
+#include "kernel_features.h"
 #include "timers.h"
 
 static void read_counts(struct bpf_object *object, struct gs_plain_result *result)

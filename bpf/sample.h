@@ -46,7 +46,10 @@ struct gs_leaf_hint {
  *   END     3   enum gs_end in bits 0-7: why the stack ends here, when it is not the thread's first frame; always last
  *   GUESSED 4   as NATIVE, found by scanning the stack
  *   RAW_GUESSED 5 as RAW, found by scanning the stack
- *   KERNEL  15  a kernel address as it is */
+ *   KERNEL  15  a kernel address as it is
+ * User addresses and offsets are those of the frame's own instruction: a return address has had 1 subtracted, so that it lies
+ * inside the call. The kernel program does it, for all user words: only the walk knows which of them are return addresses.
+ * Kernel words are as bpf_get_stack gives them; bpf/record.c subtracts 1 from all but the first. */
 enum gs_word_kind { GS_RAW, GS_NATIVE, GS_PYTHON, GS_END, GS_GUESSED, GS_RAW_GUESSED, GS_KERNEL = 15 };
 #define GS_WORD_SHIFT 60
 #define GS_FILE_SHIFT 40
@@ -90,5 +93,9 @@ struct gs_mapping {
 	__u32 file_id;     /* 0 = anonymous or special: frames stay RAW */
 	__u32 table;       /* unwind table, 0 = none */
 };
+
+_Static_assert(sizeof(struct gs_sample) == 64, "a sample's header");
+_Static_assert(sizeof(struct gs_leaf_hint) == 24, "three words");
+_Static_assert(sizeof(struct gs_process) == 40 && sizeof(struct gs_mapping) == 32, "values of procs and mappings");
 
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A busy loop 27 frames deep: main, 25 times descend(), spin(). Build with -O1 -fno-omit-frame-pointer -fno-optimize-sibling-calls. */
+/* A busy loop 27 frames deep: main, 25 times descend(), spin(). Build with -O0: each function
+ * keeps a frame pointer, and none calls the next as its tail. */
 static volatile unsigned long sink;
 
 __attribute__((noinline)) void spin(void)

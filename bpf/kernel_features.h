@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef GPUSTROBE_FEATURES_H
-#define GPUSTROBE_FEATURES_H
+#ifndef GPUSTROBE_KERNEL_FEATURES_H
+#define GPUSTROBE_KERNEL_FEATURES_H
 
 /* 1 if perf_event programs of the running kernel may call the helper, by asking its verifier; 0 if not, or not permitted. */
 int gs_has_helper(int helper);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "features.h"
+#include "kernel_features.h"
 
 #include <bpf/bpf.h>
 #include <linux/bpf.h>
