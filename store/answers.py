@@ -16,6 +16,7 @@ from gpustrobe.store.question import Question, read_flag, read_number, read_ques
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from gpustrobe.store.database import Reader
     from gpustrobe.store.engine import Engine
     from starlette.datastructures import QueryParams
 
@@ -60,6 +61,7 @@ class Answers:
         work: Callable = getattr(self, f"_{name}")
         try:
             with self.engine.readers.reader(self.limits) as reader:
+                _check_expressions(reader, question, params)
                 return work(reader, question, params)
         except TooLarge as error:
             raise self._narrower(error, question) from None
@@ -133,6 +135,14 @@ class Answers:
 
     def _finding(self, reader, question, params):
         return {"finding": finding(reader, self.contents, replace(question, type="cpu"))}
+
+
+def _check_expressions(reader: Reader, question: Question, params: QueryParams) -> None:
+    """Compile each regular expression once: where a table is empty the query would not, and a bad one would pass."""
+    regexes = [matcher.value for matcher in question.matchers if matcher.operator in ("=~", "!~")]
+    for expression in (*regexes, params.get("focus", ""), params.get("exclude", "")):
+        if expression:
+            reader.rows("SELECT partMatch('', {expression:String})", {"expression": expression})
 
 
 def _filters(params: QueryParams) -> dict[str, object]:

@@ -97,10 +97,13 @@ def digest64(data: bytes) -> int:
 
 def hashes(rows: Iterable[tuple]) -> NDArray[np.uint64]:
     """Content hashes (n,) of tuples of text and numbers."""
-    return np.frombuffer(
-        b"".join(blake2b(repr(row).encode("utf-8", "surrogatepass"), digest_size=8).digest() for row in rows),
-        dtype="<u8",
-    )
+    return text_hashes([repr(row) for row in rows])
+
+
+def text_hashes(texts: Iterable[str]) -> NDArray[np.uint64]:
+    """Content hashes (n,): the same on every machine, in every process."""
+    digests = [blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest() for text in texts]
+    return np.frombuffer(b"".join(digests), dtype="<u8")
 
 
 def label_set(attributes: Mapping[str, str]) -> LabelSet:

@@ -81,7 +81,8 @@ def _load(reader: Reader, generations: dict[str, NDArray], index: int, held: Con
         last = int(generations[name][index + 1]) if index + 1 < len(generations[name]) else 1 << 62
         return {"first": first + have, "last": last}
 
-    nodes = reader.columns(sql.NODES, span("node", len(held.parent) - 1 if held else 0))
+    bounds = span("node", len(held.parent) - 1 if held else 0)
+    nodes = _nodes(reader.columns(sql.CHAINS, bounds), reader.columns(sql.CHAIN_FRAMES, bounds))
     frames = reader.columns(sql.FRAMES, span("frame", len(held.function) if held else 0))
     functions = reader.columns(sql.FUNCTIONS, span("function", len(held.hash) if held else 0))
     first_node, first_frame, first_function = (int(generations[name][index]) for name in ("node", "frame", "function"))
@@ -96,6 +97,19 @@ def _load(reader: Reader, generations: dict[str, NDArray], index: int, held: Con
         hash=_join(held and held.hash, root[:0].view(np.uint64), functions["hash"].view(np.uint64), np.uint64),
         first_function=first_function,
     )
+
+
+def _nodes(chains: dict[str, NDArray], flat: dict[str, NDArray]) -> dict[str, NDArray]:
+    """Chains to one row a node, in order of node: parent, frame, depth."""
+    frame = flat["frame"]
+    if np.any(np.diff(flat["node"]) != 1):
+        frame = frame[np.argsort(flat["node"])]
+    length = chains["length"].astype(np.int64)
+    starts = np.cumsum(length) - length
+    within = np.arange(int(length.sum())) - np.repeat(starts, length)
+    parent = np.repeat(chains["node"], length) + within - 1
+    parent[starts] = chains["parent"]
+    return {"parent": parent, "frame": frame, "depth": np.repeat(chains["depth"].astype(np.int64), length) + within}
 
 
 def _join(held: NDArray | None, head: NDArray, tail: NDArray, kind: type) -> NDArray:

@@ -28,10 +28,10 @@ SETTINGS = {
     "memory_limit": "512MB",
     "autoinstall_known_extensions": False,
     "autoload_known_extensions": False,
-    "python_enable_replacements": False,  # SQL never sees variables of this process
     "allow_community_extensions": False,
     "preserve_insertion_order": True,
     "checkpoint_threshold": "32MB",
+    "default_block_size": 65_536,
 }
 
 
@@ -138,10 +138,7 @@ class Reader:
                 f"the answer is made of more than {self.limits.rows:,} rows",
                 "choose a shorter range or a narrower match",
             )
-        return {
-            name: column.filled() if isinstance(column, np.ma.MaskedArray) and not column.mask.any() else column
-            for name, column in result.items()
-        }
+        return {name: _filled(column) for name, column in result.items()}
 
     def rows(self, text: str, parameters: dict[str, object] | None = None) -> list[tuple]:
         rendered, used = sql.render(text, {**(parameters or {}), "limit": self.limits.rows + 1})
@@ -149,11 +146,12 @@ class Reader:
 
     def lookup(self, text: str, ids: NDArray[np.int64]) -> dict[str, NDArray]:
         """Run `text`, which joins the relation `wanted(id)`, over distinct ids."""
-        self.cursor.register("wanted", {"id": np.ascontiguousarray(ids, dtype=np.int64)})
-        try:
-            return self.columns(text)
-        finally:
-            self.cursor.unregister("wanted")
+        wanted = {"id": np.ascontiguousarray(ids, dtype=np.int64)}  # noqa: F841 - DuckDB finds it by its name
+        return {name: _filled(column) for name, column in self.cursor.execute(text).fetchnumpy().items()}
+
+
+def _filled(column: NDArray) -> NDArray:
+    return column.filled() if isinstance(column, np.ma.MaskedArray) and not column.mask.any() else column
 
 
 class Readers:

@@ -82,7 +82,7 @@ def checked(indices: list[int], size: int, table: str) -> None:
     """Refuse indices outside a table. Index 0 means "not set", so it is taken even when the table is empty."""
     if indices and not (min(indices) >= 0 and max(indices) < max(size, 1)):
         bad = next(index for index in indices if not 0 <= index < max(size, 1))
-        raise Invalid("bad_index", f"index {bad} is outside {table}, which has {size} elements")
+        raise out_of_range(bad, size, table)
 
 
 class _Dictionary:
@@ -125,28 +125,36 @@ class _Dictionary:
         ] or [("", "")]
         # A location is a run of frames, callers first: location_frames[starts[i]:starts[i + 1]].
         located, starts = [], [0]
+        seen: dict[tuple, tuple[str, str]] = {}
         for location in dictionary.location_table or [None]:
             if location is not None and len(starts) > 1:
-                located.extend(self._location(location, modules, functions))
+                located.extend(self._location(location, modules, functions, seen))
             starts.append(len(located))
         self._expand(dictionary, np.array(located, dtype=np.int64), np.array(starts, dtype=np.int64))
 
-    def _location(self, location: object, modules: list[str], functions: list[tuple[str, str]]) -> list[int]:
-        checked([location.mapping_index], len(modules), "mapping_table")
-        module = modules[location.mapping_index]
-        attributes = self.pairs(location.attribute_indices) if location.attribute_indices else {}
-        kind = attributes.get("gpustrobe.frame.kind") or _KINDS.get(attributes.get("profile.frame.type", ""), "native")
-        reason = attributes.get("gpustrobe.frame.reason", "")
+    def _location(
+        self, location: object, modules: list[str], functions: list[tuple[str, str]], seen: dict[tuple, tuple[str, str]]
+    ) -> list[int]:
+        mapping = location.mapping_index
+        if not 0 <= mapping < len(modules):
+            raise out_of_range(mapping, len(modules), "mapping_table")
+        module, key = modules[mapping], tuple(location.attribute_indices)
+        described = seen.get(key)
+        if described is None:
+            described = seen[key] = _kind_and_reason(self.pairs(key))
+        kind, reason = described
         frames = []
-        for line in reversed(location.lines):
-            checked([line.function_index], len(functions), "function_table")
-            name, file = functions[line.function_index]
+        for line in location.lines:
+            index = line.function_index
+            if not 0 <= index < len(functions):
+                raise out_of_range(index, len(functions), "function_table")
+            name, file = functions[index]
             frames.append(
                 self._frame((name or _place(module, location.address), kind, module, file, reason), line.line)
             )
         if not frames:
             frames.append(self._frame((_place(module, location.address), kind, module, "", reason or "no symbol"), 0))
-        return frames
+        return frames[::-1]
 
     def _frame(self, function: tuple[str, str, str, str, str], line: int) -> int:
         number = self.functions.setdefault(function, len(self.functions))
@@ -158,17 +166,30 @@ class _Dictionary:
         for stack in dictionary.stack_table or [None]:
             before = len(locations)
             if stack is not None:
-                locations.extend(reversed(stack.location_indices))
+                locations.extend(stack.location_indices)
             lengths.append(len(locations) - before)
-        checked(locations, len(starts) - 1, "location_table")
-        where = np.array(locations, dtype=np.int64)
+        where, length = np.array(locations, dtype=np.int64), np.array(lengths, dtype=np.int64)
+        table = len(starts) - 1
+        if len(where) and not (where.min() >= 0 and where.max() < table):
+            raise out_of_range(int(where[(where < 0) | (where >= table)][0]), table, "location_table")
+        bounds = np.concatenate(([0], np.cumsum(length)))
+        turned = np.repeat(bounds[:-1] + bounds[1:] - 1, length) - np.arange(len(where))
+        where = where[turned]
         sizes = starts[where + 1] - starts[where]
         ends = np.concatenate(([0], np.cumsum(sizes)))
-        bounds = np.concatenate(([0], np.cumsum(np.array(lengths, dtype=np.int64))))
         self.stack_offsets = ends[bounds]
         if (deepest := int(np.diff(self.stack_offsets).max(initial=0))) > MAX_DEPTH:
             raise Invalid("too_deep", f"a stack has {deepest} frames, more than {MAX_DEPTH}")
         self.stack_frames = located[np.repeat(starts[where] - ends[:-1], sizes) + np.arange(ends[-1])]
+
+
+def out_of_range(index: int, size: int, table: str) -> Invalid:
+    return Invalid("bad_index", f"index {index} is outside {table}, which has {size} elements")
+
+
+def _kind_and_reason(attributes: dict[str, str]) -> tuple[str, str]:
+    kind = attributes.get("gpustrobe.frame.kind") or _KINDS.get(attributes.get("profile.frame.type", ""), "native")
+    return kind, attributes.get("gpustrobe.frame.reason", "")
 
 
 # OpenTelemetry's profile.frame.type, for senders that are not our agent.

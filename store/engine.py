@@ -264,6 +264,7 @@ class Engine:
         self.writer.turn(now)
         self._connection.begin()
         fresh = [self.writer.append(batch, now) for batch in batches]
+        self.writer.flush()
         self._connection.commit()
         return fresh
 

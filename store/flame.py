@@ -53,10 +53,9 @@ def climb(group: NDArray, leaf: NDArray, value: NDArray, content: Content) -> li
     above, from_below = np.zeros(0, np.int64), None
     for at in range(len(bounds) - 2, -1, -1):
         here = slice(bounds[at], bounds[at + 1])
-        keys, inverse = np.unique(np.concatenate((key[here], above)), return_inverse=True)
-        own = np.zeros(len(keys), dtype=np.int64)
         count = bounds[at + 1] - bounds[at]
-        np.add.at(own, inverse[:count], value[here])
+        padded = np.concatenate((value[here], np.zeros(len(above), dtype=np.int64)))
+        keys, inverse, own = grouped(np.concatenate((key[here], above)), padded)
         if levels:
             below = levels[-1]
             levels[-1] = Level(below.group, below.node, below.own, inverse[count:])
@@ -103,9 +102,7 @@ def merge(parts: Sequence[tuple[list[Level], Content]], top: Sequence[Sequence[i
                 kinds.append(names.of(number, levels[at].node))
                 own.append(levels[at].own)
                 owners.append(number)
-        keys, inverse = np.unique(np.concatenate(above) * names.count + np.concatenate(kinds), return_inverse=True)
-        sums = np.zeros(len(keys), dtype=np.int64)
-        np.add.at(sums, inverse, np.concatenate(own))
+        keys, inverse, sums = grouped(np.concatenate(above) * names.count + np.concatenate(kinds), np.concatenate(own))
         split = np.cumsum([len(part) for part in above])[:-1]
         for number, mine in zip(owners, np.split(inverse, split), strict=True):
             where[number] = mine + start
@@ -151,12 +148,28 @@ class _Names:
         return self._number[part][self._frame[part][nodes]]
 
 
+def grouped(keys: NDArray[np.int64], values: NDArray[np.int64]) -> tuple[NDArray, NDArray, NDArray]:
+    """Distinct keys in ascending order, the place of each key among them, and the sum of each one's values."""
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    heads = np.ones(len(keys), dtype=bool)
+    np.not_equal(keys[1:], keys[:-1], out=heads[1:])
+    inverse = np.empty(len(keys), dtype=np.int64)
+    inverse[order] = np.cumsum(heads) - 1
+    starts = np.flatnonzero(heads)
+    sums = np.add.reduceat(values[order], starts) if len(starts) else values
+    return keys[starts], inverse, sums
+
+
 def totals(parent: NDArray, own: NDArray, starts: NDArray) -> NDArray[np.int64]:
-    """Self plus everything below, from the deepest level up."""
+    """Self plus everything below, from the deepest level up. Within a level, nodes of one parent stand together."""
     total = own.copy()
     for at in range(len(starts) - 2, 0, -1):
         here = slice(starts[at], starts[at + 1])
-        np.add.at(total, parent[here], total[here])
+        above = parent[here]
+        if len(above):
+            heads = np.flatnonzero(np.concatenate(([True], above[1:] != above[:-1])))
+            total[above[heads]] += np.add.reduceat(total[here], heads)
     return total
 
 
@@ -219,6 +232,8 @@ def intervals(tree: Tree) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     enter = np.zeros(len(size), dtype=np.int64)
     for at in range(1, len(tree.starts) - 1):
         here = np.arange(tree.starts[at], tree.starts[at + 1])
+        if not len(here):
+            continue
         here = here[np.argsort(tree.parent[here], kind="stable")]
         parent, sizes = tree.parent[here], size[here]
         before = np.cumsum(sizes) - sizes

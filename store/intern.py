@@ -29,7 +29,7 @@ def mix(parent: NDArray[np.uint64], child: NDArray[np.uint64]) -> NDArray[np.uin
 class IdTable:
     """Gives ids first_id, first_id + 1, ... to 64-bit hashes it has not seen."""
 
-    def __init__(self, first_id: int, slots: int = 1 << 12) -> None:
+    def __init__(self, first_id: int, slots: int = 1 << 15) -> None:
         self.first_id = first_id
         self.count = 0
         self._keys = np.zeros(slots, dtype=np.uint64)  # 0 = free
@@ -44,19 +44,21 @@ class IdTable:
 
         New ids are given in order of first occurrence.
         """
-        unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        unique[unique == 0] = 1
-        found = self._find(unique)
-        missing = np.flatnonzero(found < 0)
-        missing = missing[np.argsort(first[missing], kind="stable")]
-        if len(missing):
-            while 2 * (self.count + len(missing)) > len(self._keys):
-                self._grow()
-            fresh = np.arange(self.count, self.count + len(missing))
-            self._insert(unique[missing], fresh)
-            found[missing] = fresh
-            self.count += len(missing)
-        return found[inverse] + self.first_id, first[missing]
+        hashes = np.where(hashes == 0, np.uint64(1), hashes)
+        found = self._find(hashes)
+        missing = np.flatnonzero(found < 0)  # mostly none: what follows sorts
+        if not len(missing):
+            return found + self.first_id, missing
+        unique, first, inverse = np.unique(hashes[missing], return_index=True, return_inverse=True)
+        order = np.argsort(first, kind="stable")
+        while 2 * (self.count + len(unique)) > len(self._keys):
+            self._grow()
+        fresh = np.empty(len(unique), dtype=np.int64)
+        fresh[order] = np.arange(self.count, self.count + len(unique))
+        self._insert(unique, fresh)
+        self.count += len(unique)
+        found[missing] = fresh[inverse]
+        return found + self.first_id, missing[first[order]]
 
     def _slots(self, keys: NDArray[np.uint64]) -> NDArray[np.intp]:
         shift = np.uint64(65 - len(self._keys).bit_length())

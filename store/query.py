@@ -88,10 +88,14 @@ def _top(rows: list[dict[str, object]]) -> Top:
         pids[process].add((row["node"], row["pid"]))
         tids[thread].add((row["node"], row["pid"], row["tid"]))
         group_of[row["series"]] = thread
+    # flame.totals wants nodes of one parent together.
+    order = sorted(threads, key=lambda key: key[0])
+    place = {threads[key]: index for index, key in enumerate(order)}
     texts = [("all", "root", "", "")]
     texts += [(name, "process", script, _count(pids[i], "pid", "processes")) for (name, script), i in processes.items()]
-    texts += [(name, "thread", "", _count(tids[i], "tid", "threads")) for (_, name), i in threads.items()]
-    return Top([[-1], [0] * len(processes), [process + 1 for process, _ in threads]], texts, group_of)
+    texts += [(key[1], "thread", "", _count(tids[threads[key]], "tid", "threads")) for key in order]
+    parents = [[-1], [0] * len(processes), [process + 1 for process, _ in order]]
+    return Top(parents, texts, {series: place[thread] for series, thread in group_of.items()})
 
 
 def _count(ids: set[tuple], one: str, many: str) -> str:

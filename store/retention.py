@@ -83,8 +83,7 @@ def _drop_generations(connection: duckdb.DuckDBPyConnection) -> None:
             strict=True,
         )
     )
-    for name in names:
-        table = name if name == "series" else f"{name}s"
+    for name, table in zip(names, ("chains", "frames", "functions", "series", "metrics"), strict=True):
         connection.execute(f"DELETE FROM {table} WHERE {name} < $first", {"first": first[name]})
     connection.execute("DELETE FROM generations WHERE generation < $found", {"found": found})
 

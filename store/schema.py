@@ -45,8 +45,9 @@ TABLES = {
     ),
     "functions": "function BIGINT, hash BIGINT, name VARCHAR, kind VARCHAR, module VARCHAR, file VARCHAR, reason VARCHAR",
     "frames": "frame BIGINT, function BIGINT, line INTEGER",
-    # The calling context tree: a stack is its leaf node. parent 0 is the root (empty stack); parents have smaller ids.
-    "nodes": "node BIGINT, parent BIGINT, frame BIGINT, depth USMALLINT",
+    # The calling context tree: a stack is its leaf node, and new nodes come in chains. frames[i] is the frame of node + i - 1, whose
+    # parent is the node before it; `parent` is that of the first, 0 = the root (empty stack), and `depth` the depth of the first.
+    "chains": "node BIGINT, parent BIGINT, depth USMALLINT, frames BIGINT[]",
     "samples": "second BIGINT, type UTINYINT, series BIGINT, stack BIGINT, value BIGINT",
     # One row per profile received: what was measured when, also where no sample fell. Times in ns, total in the type's unit.
     "windows": "second BIGINT, type UTINYINT, node VARCHAR, start BIGINT, duration BIGINT, total BIGINT",

@@ -43,7 +43,12 @@ SERIES_OF = """
 SELECT series.series AS series, node, service, namespace, pod, container, comm, script, thread, gpu, pid, tid, gpu_index, labels
 FROM series JOIN wanted ON series.series = wanted.id ORDER BY series"""
 
-NODES = "SELECT parent, frame, depth FROM nodes WHERE node >= {first:Int64} AND node < {last:Int64} ORDER BY node"
+# The one text that ClickHouse needs differently (ARRAY JOIN): order is checked by the reader.
+CHAINS = """
+SELECT node, parent, depth, len(frames) AS length FROM chains WHERE node >= {first:Int64} AND node < {last:Int64} ORDER BY node"""
+CHAIN_FRAMES = """
+SELECT node + unnest(range(len(frames))) AS node, unnest(frames) AS frame FROM chains
+WHERE node >= {first:Int64} AND node < {last:Int64}"""
 FRAMES = "SELECT function, line FROM frames WHERE frame >= {first:Int64} AND frame < {last:Int64} ORDER BY frame"
 FUNCTIONS = "SELECT hash FROM functions WHERE function >= {first:Int64} AND function < {last:Int64} ORDER BY function"
 FUNCTION_TEXT = """
@@ -103,7 +108,7 @@ FROM metrics JOIN series ON metrics.series = series.series
 WHERE gpu != '' GROUP BY node, gpu ORDER BY node, gpu_index"""
 RESOURCES = "SELECT second, node, attributes FROM resources ORDER BY second"
 LAST_IDS = """
-SELECT (SELECT max(node) FROM nodes) AS node, (SELECT max(frame) FROM frames) AS frame,
+SELECT (SELECT max(node + len(frames) - 1) FROM chains) AS node, (SELECT max(frame) FROM frames) AS frame,
 (SELECT max(function) FROM functions) AS function, (SELECT max(series) FROM series) AS series,
 (SELECT max(metric) FROM metrics) AS metric, (SELECT max(generation) FROM generations) AS generation"""
 KNOWN_BATCH = "SELECT count(*) FROM batches WHERE second = {second:Int64} AND hash = {hash:Int64}"

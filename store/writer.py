@@ -6,12 +6,12 @@ An insert hands DuckDB a dict of numpy arrays: 1 M rows of two columns in 0.17 s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 from gpustrobe.store import sql
-from gpustrobe.store.batch import SampleType, hashes
+from gpustrobe.store.batch import SampleType, hashes, text_hashes
 from gpustrobe.store.intern import IdTable, mix
 from gpustrobe.store.schema import LABELS, columns
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 # Bounds this process's memory (24-48 bytes an entry), lets readers hold a generation in arrays, and lets retention drop content.
 LIMITS = {"node": 1_000_000, "frame": 500_000, "function": 500_000, "series": 250_000, "metric": 250_000}
 DAY = 86_400
+MAX_KNOWN = 50_000  # batches, about 10 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,9 @@ class Writer:
             SampleType(name, unit, period): number
             for number, name, unit, period in self.connection.execute(sql.TYPES).fetchall()
         }
-        self._written = False
+        self._rows: dict[str, list[dict[str, NDArray]]] = {}
+        self._known: dict[tuple[int, int], None] = {}
+        self._horizon = self.connection.execute("SELECT coalesce(max(second), 0) FROM batches").fetchall()[0][0]
         self._day = -1
         self._resources: dict[str, tuple] = {}
         self._begin(found["generation"] + 1, {name: found[name] + 1 for name in LIMITS})
@@ -78,23 +81,14 @@ class Writer:
         self._day = now_second // DAY
 
     def append(self, batch: Batch, now_second: int) -> bool:
-        """Insert a batch into the open transaction; False if it is stored already."""
-        text, parameters = sql.render(sql.KNOWN_BATCH, {"second": batch.second, "hash": batch.digest})
-        if self.connection.execute(text, parameters).fetchall()[0][0]:
+        """Collect a batch's rows for `flush`; False if it is stored already."""
+        key = (batch.second, batch.digest)
+        if key in self._known or (batch.second <= self._horizon and self._stored(key)):
             return False
+        self._remember(key)
         if not self._written:
-            generation = self.generation
             self._insert(
-                "generations",
-                {
-                    "generation": [generation.generation],
-                    "node": [generation.node],
-                    "frame": [generation.frame],
-                    "function": [generation.function],
-                    "series": [generation.series],
-                    "metric": [generation.metric],
-                    "started": [now_second],
-                },
+                "generations", {**{n: [v] for n, v in asdict(self.generation).items()}, "started": [now_second]}
             )
             self._written = True
         self._insert("batches", {"second": [batch.second], "hash": [batch.digest]})
@@ -106,41 +100,45 @@ class Writer:
             self._append_readings(batch, series)
         return True
 
+    def _stored(self, key: tuple[int, int]) -> bool:
+        text, parameters = sql.render(sql.KNOWN_BATCH, {"second": key[0], "hash": key[1]})
+        return self.connection.execute(text, parameters).fetchall()[0][0] > 0
+
+    def _remember(self, key: tuple[int, int]) -> None:
+        """Batches of this process are known without asking the database (0.3 ms), those at or before the horizon are looked up."""
+        self._known[key] = None
+        if len(self._known) > MAX_KNOWN:
+            oldest = next(iter(self._known))
+            self._horizon = max(self._horizon, oldest[0])
+            del self._known[oldest]
+
+    def flush(self) -> None:
+        """Insert what was collected into the open transaction, one statement a table: each costs 0.7 ms whatever it holds."""
+        for table, pieces in self._rows.items():
+            names = columns(table)
+            mapped = next((name for name in names if f"{name}_keys" in pieces[0]), None)
+            # DuckDB finds this variable by its name, and reads the arrays in place.
+            rows_in = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+            wanted = [f"map({n}_keys::VARCHAR[], {n}_values::VARCHAR[]) AS {n}" if n == mapped else n for n in names]
+            self.connection.execute(f"INSERT INTO {table} SELECT {', '.join(wanted)} FROM rows_in")
+            del rows_in
+        self._rows.clear()
+
     def _insert(self, table: str, data: dict[str, object]) -> None:
-        names = columns(table)
-        self.connection.register("rows_in", {name: np.asarray(data[name]) for name in names})
-        try:
-            self.connection.execute(f"INSERT INTO {table} SELECT {', '.join(names)} FROM rows_in")
-        finally:
-            self.connection.unregister("rows_in")
+        self._rows.setdefault(table, []).append({name: np.asarray(column) for name, column in data.items()})
 
     def _append_resources(self, batch: Batch) -> None:
         fresh = [(node, attributes) for node, attributes in batch.resources if self._resources.get(node) != attributes]
         if fresh:
             self._resources.update(fresh)
-            self._insert_mapped(
+            self._insert(
                 "resources",
                 {
                     "second": np.full(len(fresh), batch.second),
                     "node": texts([node for node, _ in fresh]),
+                    **pairs("attributes", [attributes for _, attributes in fresh]),
                 },
-                "attributes",
-                [attributes for _, attributes in fresh],
             )
-
-    def _insert_mapped(self, table: str, data: dict[str, NDArray], name: str, pairs: list[tuple]) -> None:
-        """Insert with one MAP column, the last one, given as pairs per row."""
-        keys, values = np.empty(len(pairs), dtype=object), np.empty(len(pairs), dtype=object)
-        for row, items in enumerate(pairs):
-            keys[row], values[row] = [key for key, _ in items], [value for _, value in items]
-        self.connection.register("rows_in", {**data, "keys_in": keys, "values_in": values})
-        plain = ", ".join(data)
-        try:
-            self.connection.execute(
-                f"INSERT INTO {table} SELECT {plain}, map(keys_in::VARCHAR[], values_in::VARCHAR[]) AS {name} FROM rows_in"
-            )
-        finally:
-            self.connection.unregister("rows_in")
 
     def _append_series(self, batch: Batch) -> NDArray[np.int64]:
         """Store ids of the batch's label sets."""
@@ -151,7 +149,7 @@ class Writer:
             for place, name in enumerate(LABELS):
                 column = [row[place] for row in rows]
                 data[name] = texts(column) if isinstance(column[0], str) else np.array(column, dtype=np.int64)
-            self._insert_mapped("series", data, "labels", [row[-1] for row in rows])
+            self._insert("series", {**data, **pairs("labels", [row[-1] for row in rows])})
         return ids
 
     def _append_samples(self, batch: Batch, series: NDArray[np.int64]) -> None:
@@ -197,7 +195,7 @@ class Writer:
 
     def _append_stacks(self, batch: Batch) -> NDArray[np.int64]:
         """Store ids (leaf nodes) of the batch's stacks; 0 for an empty stack."""
-        content = hashes(batch.functions)
+        content = text_hashes(map("\0".join, batch.functions))
         frame_hash = mix(content[batch.frame_function], batch.frame_line.astype(np.uint64))
         frame_ids = self._append_frames(batch, content, frame_hash)
         offsets, frames = batch.stack_offsets, batch.stack_frames
@@ -205,9 +203,17 @@ class Writer:
         ids, new = self.tables["node"].intern(chain)
         depth = np.arange(len(frames)) - np.repeat(offsets[:-1], np.diff(offsets))
         if len(new):
-            parent = np.where(depth[new] == 0, 0, ids[new - 1])
+            # A new node right behind a new node of the same stack continues its chain.
+            heads = np.flatnonzero(np.concatenate(([True], (np.diff(new) != 1) | (depth[new[1:]] == 0))))
+            first = new[heads]
             self._insert(
-                "nodes", {"node": ids[new], "parent": parent, "frame": frame_ids[frames[new]], "depth": depth[new] + 1}
+                "chains",
+                {
+                    "node": ids[first],
+                    "parent": np.where(depth[first] == 0, 0, ids[first - 1]),
+                    "depth": depth[first] + 1,
+                    "frames": slices(frame_ids[frames[new]], heads),
+                },
             )
         leaf = np.zeros(len(offsets) - 1, dtype=np.int64)
         filled = np.flatnonzero(np.diff(offsets))
@@ -277,6 +283,23 @@ def texts(values: list[str]) -> NDArray:
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return column
+
+
+def pairs(name: str, rows: list[tuple]) -> dict[str, NDArray]:
+    """A MAP column as two columns of lists."""
+    keys, values = np.empty(len(rows), dtype=object), np.empty(len(rows), dtype=object)
+    for row, items in enumerate(rows):
+        keys[row], values[row] = [key for key, _ in items], [value for _, value in items]
+    return {f"{name}_keys": keys, f"{name}_values": values}
+
+
+def slices(values: NDArray[np.int64], starts: NDArray[np.intp]) -> NDArray:
+    """A LIST column: values[starts[i]:starts[i + 1]]."""
+    out = np.empty(len(starts), dtype=object)
+    ends = [*starts[1:].tolist(), len(values)]
+    for row, (start, end) in enumerate(zip(starts.tolist(), ends, strict=True)):
+        out[row] = values[start:end]
+    return out
 
 
 def chain_hashes(offsets: NDArray[np.int64], frame_hash: NDArray[np.uint64]) -> NDArray[np.uint64]:
