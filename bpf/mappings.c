@@ -181,6 +181,8 @@ static int is_due(struct gs_cached *p, const struct gs_sample *s, enum gs_reason
 {
 	if (!p->last_listed)
 		return 1;
+	if (s->time_ns > p->ended)
+		p->ended = 0; /* it runs, so it was not gone: /proc was not readable, or not the host's */
 	if (p->ended || s->time_ns < p->last_listed) /* taken before the last listing: that answers it */
 		return 0;
 	p->credit += (int64_t)((now_ns - p->credit_at) / CREDIT_SHARE);

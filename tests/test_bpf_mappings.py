@@ -365,3 +365,14 @@ def test_gone_processes_are_forgotten_after_a_minute(tmp_path):
         m.tick(now + 80 * SECOND)
         assert m.rows(1, TICK) is None
         assert m.rows(2, 2 * TICK) is not None
+
+
+def test_a_process_that_is_sampled_again_was_not_gone(tmp_path):
+    folder, now = false_process(tmp_path, 1, ticks=1, maps=MAPS), time.monotonic_ns()
+    with Mappings(str(tmp_path)) as m:
+        folder.rename(tmp_path / "away")
+        assert m.sampled(1, TICK, bm.NO_TABLE, now=now) == Listing.GONE
+        assert m.sampled(1, TICK, bm.NO_TABLE, now=now) == Listing.GONE, "answered from memory"
+        (tmp_path / "away").rename(folder)
+        assert m.sampled(1, TICK, bm.NO_TABLE, now=now + SECOND) == Listing.LISTED
+        assert m.counters()["process_gone"] == 1
