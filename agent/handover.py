@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +38,15 @@ def frames_from(record: loader.WindowRecord) -> list[RawFrame]:
     return [RawFrame(KINDS[kind], owner, address, detail) for address, detail, kind, owner in rows]
 
 
+NUMBERS: list[int] = []  # frame ids as objects, made once: an int of its own for each of 40 frames is 1 KB a stack
+GROWING = threading.Lock()
+
+
 def stacks_from(record: loader.WindowRecord) -> list[tuple[int, ...]]:
-    frames = column(record.stack_frames, record.n_stack_frames, "<u4").tolist()
+    ids = column(record.stack_frames, record.n_stack_frames, "<u4").tolist()
+    with GROWING:
+        NUMBERS.extend(range(len(NUMBERS), max(ids, default=0) + 1))
+    frames = [NUMBERS[i] for i in ids]
     ends = column(record.stack_ends, record.n_stacks, "<u4").tolist()
     return [tuple(frames[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 

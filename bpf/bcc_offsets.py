@@ -27,6 +27,11 @@ FIELDS = (
     ("thread_struct", "fsbase"),
     ("mm_struct", "exec_vm"),
     ("mm_struct", "start_stack"),
+    ("task_struct", "thread_pid"),
+    ("pid", "level"),
+    ("pid", "numbers"),
+    ("pid_namespace", "ns"),
+    ("ns_common", "inum"),
     ("", "pt_regs"),
     ("vm_area_struct", "vm_start"),
     ("vm_area_struct", "vm_pgoff"),
@@ -41,6 +46,7 @@ HEADERS = """
 #include <linux/sched.h>
 #include <linux/mm_types.h>
 #include <linux/fs.h>
+#include <linux/pid_namespace.h>
 #include <linux/ptrace.h>
 #include <linux/thread_info.h>
 """

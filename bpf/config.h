@@ -17,7 +17,12 @@
 	X(task_struct, thread) \
 	X(thread_struct, fsbase) \
 	X(mm_struct, exec_vm) \
-	X(mm_struct, start_stack)
+	X(mm_struct, start_stack) \
+	X(task_struct, thread_pid) \
+	X(pid, level) \
+	X(pid, numbers) \
+	X(pid_namespace, ns) \
+	X(ns_common, inum)
 
 /* Needed only beside bpf_find_vma, which needs BTF itself. */
 #define GS_HINT_OFFSETS(X) \
@@ -44,6 +49,7 @@ struct gs_config {
 	__u32 task_pt_regs;  /* helpers bpf_get_current_task_btf (5.11) and bpf_task_pt_regs (5.15) exist */
 	__u32 leaf_hint;     /* the leaf_hint program is loaded (bpf_find_vma, 5.17) */
 	__u32 page_shift;
+	__u32 pid_namespace; /* inode of the PID namespace that /proc shows, where it is not the host's; 0 = the host's */
 	__u32 wake_interval_ms; /* at most one forced wake-up per process in this time */
 };
 

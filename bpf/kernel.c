@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@
 #define UNWIND_RULES 65536 /* as many as a row can name; 0.5 MB */
 #define PYTHONS 1024       /* processes running CPython; 0.1 MB */
 #define WATCHED_ROWS 16384 /* processes of a PID filter with children; 1.3 MB, only then */
+#define HOST_PID_NAMESPACE 0xEFFFFFFCu /* PROC_PID_INIT_INO, include/linux/proc_ns.h */
 #define MIN_RING (256u << 10)
 #define MAX_RING (256u << 20)
 
@@ -76,6 +78,16 @@ static int find_offsets(struct gs_config *config, const struct gs_options *optio
 	return 0;
 }
 
+/* The PID namespace that a /proc shows is that of its process 1. */
+static uint32_t pid_namespace(const char *proc_root)
+{
+	char path[4200];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "%s/1/ns/pid", proc_root);
+	return !stat(path, &st) && st.st_ino != HOST_PID_NAMESPACE ? (uint32_t)st.st_ino : 0;
+}
+
 static int configure(struct gs_config *config, const struct gs_options *options, struct gs_error *error)
 {
 	long page = sysconf(_SC_PAGESIZE);
@@ -89,6 +101,7 @@ static int configure(struct gs_config *config, const struct gs_options *options,
 	config->task_pt_regs = !options->offsets && gs_has_helper(BPF_FUNC_task_pt_regs);
 	config->leaf_hint = config->task_pt_regs && config->offset.super_block_s_dev && gs_has_helper(BPF_FUNC_find_vma);
 	config->page_shift = __builtin_ctzl(page);
+	config->pid_namespace = pid_namespace(options->proc_root);
 	config->wake_interval_ms = 100;
 	return 0;
 }

@@ -231,6 +231,34 @@ def test_pid_filter(built, include):
     assert not seen.drops()["stack_table_full"]
 
 
+NESTED = """
+import os, subprocess, sys, time
+from gpustrobe.agent.sampler import *
+busy = "import time\\nend = time.time() + 20\\nwhile time.time() < end: pass"
+child = subprocess.Popen([sys.executable, "-S", "-c", busy])
+for pids in ((), (child.pid,), (1,)):
+    with_children = Sampler(SamplerOptions(pids=pids))
+    with_children.start()
+    late = subprocess.Popen([sys.executable, "-S", "-c", busy])
+    time.sleep(1)
+    seen = [process for window in with_children.stop() for process in window.processes]
+    late.kill()
+    late.wait()
+    found = {process.pid: process for process in seen}
+    outside = "seventy_thirty" in {process.comm for process in seen}
+    print(outside, child.pid in found and busy in found[child.pid].cmdline, late.pid in found, flush=True)
+child.kill()
+"""
+
+
+def test_in_a_pid_namespace_of_its_own(built):
+    """PIDs are those of the /proc at hand; processes that cannot be seen there are filtered."""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", NESTED]
+    with running(built / "seventy_thirty"):
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines() == ["False True True", "False True False", "False True True"], done.stderr
+
+
 def kernel_symbol(name: str) -> tuple[int, int]:
     addresses = sorted(
         (int(line.split()[0], 16), line.split()[2])
