@@ -41,7 +41,7 @@ READERS = 3  # threads; DuckDB itself uses two per query
 PROTOBUF = "application/x-protobuf"
 GZIP_FROM = 1400  # bytes: less fits in one packet anyway
 CSP = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 SECURITY = {
@@ -76,6 +76,8 @@ class Page:
 
     def get(self, path: str) -> _Asset | None:
         name = path.lstrip("/") or "index.html"
+        if "\0" in name:
+            return None
         file = (self.folder / name).resolve()
         if not file.is_relative_to(self.folder.resolve()) or not file.is_file():
             return None

@@ -10,7 +10,6 @@ import json
 import os
 import resource
 import signal
-import socket
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 from gpustrobe.store import ingest
+from gpustrobe.store.addresses import listen, split_address
 from gpustrobe.store.answers import Answers
 from gpustrobe.store.engine import Engine
 from gpustrobe.store.errors import StoreError
@@ -43,30 +43,6 @@ class Options:
     memory: str = "512MB"
     threads: int = 2
     die_with_parent: bool = False
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """HOST:PORT, [::1]:PORT or :PORT (all addresses). Raises StoreError."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or int(port) > 65_535:
-        raise StoreError(f"{address!r} is no address.", "Write HOST:PORT, such as 127.0.0.1:7070.")
-    return host.strip("[]"), int(port)
-
-
-def listen(address: str) -> socket.socket:
-    """A bound TCP socket. Raises StoreError where the port is taken."""
-    host, port = split_address(address)
-    try:
-        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        sock = socket.socket(family, socket.SOCK_STREAM)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind((host, port))
-    except OSError as error:
-        raise StoreError(
-            f"The HTTP address {address} cannot be used: {error.strerror or error}.",
-            "Choose another with --http HOST:PORT, or stop what listens there (ss -ltnp).",
-        ) from None
-    return sock
 
 
 def own_version() -> str:
@@ -114,7 +90,7 @@ async def run(options: Options) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    web_socket = listen(options.http)
+    web_socket = listen(options.http, "HTTP", "--http")
     engine = await asyncio.to_thread(Engine, options.data, options.retention, options.memory, options.threads)
     try:
         server, grpc_port = await ingest.start(engine, options.grpc)
@@ -122,6 +98,7 @@ async def run(options: Options) -> None:
         app, handlers = application(engine, Answers(engine, own_version()), split_address(options.http)[0] or host)
         web = _web(app)
         serving = asyncio.create_task(web.serve([web_socket]))
+        web_socket.listen(256)  # from here on the kernel takes connections, whatever uvicorn still has to set up
         _say_ready(options, host, port, grpc_port)
         stopped = asyncio.create_task(stop.wait())
         await asyncio.wait((stopped, serving), return_when=asyncio.FIRST_COMPLETED)

@@ -56,23 +56,28 @@ export function queryOf(params: Params): string {
 
 const TIMEOUT_MS = 30_000; // the store's own limit is shorter and answers 504
 
-export async function ask<T>(path: string, params: Params = {}, abort?: AbortSignal): Promise<T> {
+export async function ask<T>(path: string, params: Params = {}, abort?: AbortSignal, arrived?: () => void): Promise<T> {
   const limit = AbortSignal.timeout(TIMEOUT_MS);
   const signal = abort ? AbortSignal.any([abort, limit]) : limit;
-  let answer: Response;
+  let answer: Response, text: string;
   try {
     answer = await fetch(`api/v1/${path}?${queryOf(params)}`, { signal, headers: { accept: "application/json" } });
+    text = await answer.text();
   } catch (error) {
     if (abort?.aborted) throw error;
     throw new ApiError(0, "gone", limit.aborted ? "the store took longer than 30 s" : "the store does not answer");
   }
-  if (answer.ok) return (await answer.json()) as T;
-  const body = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; hint?: string } } | null;
-  throw new ApiError(answer.status, body?.error?.code ?? String(answer.status), body?.error?.message ?? answer.statusText, body?.error?.hint ?? "");
+  arrived?.();
+  let body: unknown;
+  try { body = JSON.parse(text); } catch { body = null; } // a proxy's own page
+  if (answer.ok && body !== null) return body as T;
+  const error = (body as { error?: { code?: string; message?: string; hint?: string } } | null)?.error;
+  throw new ApiError(answer.ok ? 502 : answer.status, error?.code ?? String(answer.status), error?.message ?? (answer.ok ? "what answers is not the store" : answer.statusText), error?.hint ?? "");
 }
 
 export const status = (abort?: AbortSignal) => ask<Status>("status", {}, abort);
-export const flamegraph = (p: Params, abort?: AbortSignal) => ask<FlameAnswer>("flamegraph", p, abort);
+/** Marks when the answer's bytes were there: the time from then to the first paint is what a person waits for us. */
+export const flamegraph = (p: Params, abort?: AbortSignal) => ask<FlameAnswer>("flamegraph", p, abort, () => performance.mark("flame answer"));
 export const series = (p: Params, abort?: AbortSignal) => ask<SeriesAnswer>("series", p, abort);
 export const losses = (p: Params, abort?: AbortSignal) => ask<Losses>("losses", p, abort);
 export const marks = (p: Params, abort?: AbortSignal) => ask<{ marks: Mark[] }>("marks", p, abort);

@@ -103,10 +103,11 @@ async function round(): Promise<void> {
         if (question !== answered || state.live.value || !settled) { await askPicture(); answered = question; }
       }
     } while (again && !document.hidden);
-  } finally { running = false; }
-  const took = performance.now() - started;
-  const wait = beginning.value ? FIRST_SECONDS_MS : state.live.value && !state.gone.value ? Math.min(MOST_MS, Math.max(LEAST_MS, took * 4)) : IDLE_MS;
-  timer = window.setTimeout(() => void round(), wait);
+  } finally {
+    running = false;
+    const took = performance.now() - started, calm = state.live.value && !state.gone.value;
+    timer = window.setTimeout(() => void round(), beginning.value ? FIRST_SECONDS_MS : calm ? Math.min(MOST_MS, Math.max(LEAST_MS, took * 4)) : IDLE_MS);
+  }
 }
 let answered = "";
 const questionNow = (): string => [profileKey.value, state.live.value ? state.view.value.from : `${state.range.value.from}-${state.range.value.to}`, step.value, cpuBy.value, state.view.value.charts.join(), state.nodeName.value].join("|");

@@ -78,9 +78,10 @@ const GPU_COLORS = ["--c-sm", "--c-tensor", "--c-mem", "--k-x", "--k-g", "--c-po
 
 export interface Picked { gpus: Gpu[]; gpu: string; apart: boolean; by: string; cores: number }
 
-export function chartOf(def: ChartDef, blocks: Map<string, Block>, p: Picked): Chart | null {
-  const first = def.readings.map((r) => blocks.get(r.name)).find((b) => b !== undefined);
-  if (!first) return null;
+const NOTHING: Block = { unit: "", step: 1000, t0: 0, n: 0, curves: [], leftOut: 0 };
+/** Before its first answer a chart has its place already, so that nothing below moves when the data comes. */
+export function chartOf(def: ChartDef, blocks: Map<string, Block>, p: Picked): Chart {
+  const first = def.readings.map((r) => blocks.get(r.name)).find((b) => b !== undefined) ?? NOTHING;
   return def.kind === "stack" ? stackOf(def, first, p) : linesOf(def, blocks, first, p);
 }
 

@@ -13,11 +13,11 @@ import { Over, Strip } from "./overlay.tsx";
 import { Plot } from "./plot.tsx";
 
 export const charts = computed<Chart[]>(() => {
+  if (!node.value) return [];
   const v = view.value, out: Chart[] = [];
   for (const def of CHARTS) {
     if ((def.extra && !v.charts.includes(def.id)) || (def.gpu && !hasGpu.value)) continue;
-    const c = chartOf(def, blocks.value, { gpus: gpus.value, gpu: v.gpu, apart: v.apart.includes(def.id), by: v.by || "comm", cores: cores.value });
-    if (c) out.push(c);
+    out.push(chartOf(def, blocks.value, { gpus: gpus.value, gpu: v.gpu, apart: v.apart.includes(def.id), by: v.by || "comm", cores: cores.value }));
   }
   return out;
 });

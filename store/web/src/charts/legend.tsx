@@ -19,7 +19,7 @@ export function Legend({ chart }: { chart: Chart }) {
         const body = <><Mark color={d.color} stack={chart.kind === "stack"} dashed={d.dash.length > 0} /><span class="cut">{d.label}</span><span class="v">{v.value}</span>{spread && <span class="mm">{v.spread}</span>}</>;
         return f ? <button class="leg" key={d.label} title={`Only ${f.label} ${f.value}`} onClick={() => addFilter(f)}>{body}</button> : <div class="leg" key={d.label} title={[d.help, d === chart.drawn[0] ? chart.missing : ""].filter(Boolean).join("\n")}>{body}</div>;
       })}
-      {!chart.drawn.length && <div class="leg muted">no data in this range</div>}
+      {!chart.drawn.length && chart.grid.n > 0 && <div class="leg muted">no data in this range</div>}
     </div>
   );
 }

@@ -103,10 +103,10 @@ test("a mean over GPUs has a band; a missing GPU does not count as zero", () => 
 test("readout: mean of the range, least and greatest GPU", () => {
   const def = CHARTS.find((d) => d.id === "activity")!;
   const b = blockOf({ name: "gpu.utilization", unit: "%", step_ms: 1000, t_ms: [0, 1000], series: [{ labels: { gpu: "A", gpu_index: "0" }, mean: [31, 31] }, { labels: { gpu: "B", gpu_index: "1" }, mean: [73, 73] }] }, 0, 2000);
-  const chart = chartOf(def, new Map([["gpu.utilization", b]]), { gpus: [], gpu: "", apart: false, by: "comm", cores: 4 })!;
+  const chart = chartOf(def, new Map([["gpu.utilization", b]]), { gpus: [], gpu: "", apart: false, by: "comm", cores: 4 });
   assert.deepEqual(readout(chart, chart.drawn[0], 0, 2000), { value: "52 %", spread: "31–73" });
   assert.match(chart.missing, /memory busy, power/);
-  const one = chartOf(def, new Map([["gpu.utilization", b]]), { gpus: [], gpu: "1", apart: false, by: "comm", cores: 4 })!;
+  const one = chartOf(def, new Map([["gpu.utilization", b]]), { gpus: [], gpu: "1", apart: false, by: "comm", cores: 4 });
   assert.deepEqual(readout(one, one.drawn[0], 0, 2000), { value: "73 %", spread: "" });
 });
 
