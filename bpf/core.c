@@ -237,28 +237,20 @@ void gs_core_close(struct gs_core *core)
 	free(core);
 }
 
-/* What /proc told about each new process goes along as bytes, so that Python need not ask /proc again when it may be gone. */
-static void add_details(struct gs_core *core, struct gs_window *window)
+/* Each new process brings what /proc said when its id was given. One that still goes by that id may be known better by now:
+ * right after exec the listing, and with it the command line, can still be that of the program before. */
+static void refresh_details(struct gs_core *core, struct gs_window *window)
 {
-	const uint32_t head = offsetof(struct gs_process_details, text);
-	uint32_t room = 0;
+	for (uint32_t i = 0; core->mappings && window->epoch == core->epoch->number && i < window->n_processes; i++) {
+		const struct gs_process_record *p = &window->processes[i];
 
-	for (uint32_t i = 0; core->mappings && i < window->n_processes; i++) {
-		struct gs_process_record *record = &window->processes[i];
-		struct gs_process_details *d = &core->details;
-		uint32_t length = head;
+		if (gs_epoch_find_process(core->epoch, p->tgid, p->start_boottime) != p->process_id)
+			continue;
 
-		if (!gs_mappings_details(core->mappings, record->tgid, record->start_boottime, d))
-			continue;
-		for (int j = 0; j < GS_DETAIL_COUNT; j++)
-			length += d->length[j];
-		if (length > sizeof(*d) ||
-		    gs_grow((void **)&window->details, &room, (uint64_t)window->details_length + length, UINT32_MAX, 1))
-			continue;
-		memcpy(window->details + window->details_length, d, length);
-		record->details = window->details_length;
-		record->details_length = length;
-		window->details_length += length;
+		uint32_t length = gs_read_compact_details(core, p->tgid, p->start_boottime);
+
+		if (length && !core->details.gone)
+			gs_window_details(window, i, &core->details, length);
 	}
 }
 
@@ -277,7 +269,7 @@ int gs_core_take(struct gs_core *core, uint32_t timeout_ms, struct gs_window *ou
 
 	if (popped == 1) {
 		out->period = core->timers.period;
-		add_details(core, out);
+		refresh_details(core, out);
 	}
 	pthread_mutex_unlock(&core->lock);
 	return popped == 1 ? 1 : ended ? -1 : 0;

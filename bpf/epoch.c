@@ -53,6 +53,8 @@ void gs_epoch_free(struct gs_epoch *e)
 	free(e->frames);
 	free(e->stack_frames);
 	free(e->stack_ends);
+	for (uint32_t i = 0; i < e->n_processes; i++)
+		free(e->processes[i].details);
 	free(e->processes);
 	free(e->threads);
 	gs_codes_free(&e->codes);

@@ -17,6 +17,8 @@ struct gs_process_seen {
 	uint64_t cgroup_id;
 	uint64_t renamed_ns; /* when it last got a new id because its leader changed name */
 	uint32_t tgid;
+	uint32_t details_length;
+	char *details; /* /proc as it was when the id was given (struct gs_process_details, cut); NULL once taken */
 	char comm[16];
 };
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One record of the ring becomes a row of the running window. */
+#include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "state.h"
@@ -36,15 +38,32 @@ static int parse(struct record *r, const void *data, uint64_t length)
 	return length == want ? 0 : -1;
 }
 
-/* The leader's name: its own sample tells, else /proc, else the thread's name must do. */
-static void leader_name(struct gs_core *core, const struct gs_sample *sample, char comm[16])
+uint32_t gs_read_compact_details(struct gs_core *core, uint32_t tgid, uint64_t start_boottime)
 {
 	struct gs_process_details *d = &core->details;
+	uint32_t length = offsetof(struct gs_process_details, text);
+
+	if (!core->mappings || !gs_mappings_details(core->mappings, tgid, start_boottime, d))
+		return 0;
+	for (int i = 0; i < GS_DETAIL_COUNT; i++)
+		length += d->length[i];
+	return length <= sizeof(*d) ? length : 0;
+}
+
+static char *copy_details(const struct gs_core *core, uint32_t length)
+{
+	char *copy = length ? malloc(length) : NULL;
+
+	return copy ? memcpy(copy, &core->details, length) : NULL;
+}
+
+/* The leader's name: its own sample tells, else /proc, else the thread's name must do. */
+static void leader_name(const struct gs_core *core, const struct gs_sample *sample, int known, char comm[16])
+{
+	const struct gs_process_details *d = &core->details;
 
 	memcpy(comm, sample->comm, 16);
-	if (sample->tid == sample->tgid || !core->mappings)
-		return;
-	if (!gs_mappings_details(core->mappings, sample->tgid, sample->start_boottime, d) || d->gone || !d->length[GS_DETAIL_COMM])
+	if (sample->tid == sample->tgid || !known || d->gone || !d->length[GS_DETAIL_COMM])
 		return;
 
 	uint32_t n = d->length[GS_DETAIL_COMM] < 15 ? d->length[GS_DETAIL_COMM] : 15;
@@ -53,6 +72,17 @@ static void leader_name(struct gs_core *core, const struct gs_sample *sample, ch
 	memcpy(comm, d->text + d->length[GS_DETAIL_STAT], n);
 	if (n && comm[n - 1] == '\n')
 		comm[n - 1] = 0;
+}
+
+static uint32_t add_process(struct gs_core *core, struct gs_process_seen *seen, uint32_t old)
+{
+	uint32_t id;
+
+	seen->details = copy_details(core, seen->details_length);
+	id = gs_epoch_add_process(core->epoch, seen, old);
+	if (id == GS_NO_ID)
+		free(seen->details);
+	return id;
 }
 
 /* A leader that changes its name (exec, prctl) goes on under a new id, so that samples keep the name they were taken under. */
@@ -66,8 +96,9 @@ static uint32_t process_id(struct gs_core *core, const struct gs_sample *sample)
 	};
 
 	if (id == GS_NO_ID) {
-		leader_name(core, sample, seen.comm);
-		return gs_epoch_add_process(core->epoch, &seen, GS_NO_ID);
+		seen.details_length = gs_read_compact_details(core, sample->tgid, sample->start_boottime);
+		leader_name(core, sample, seen.details_length > 0, seen.comm);
+		return add_process(core, &seen, GS_NO_ID);
 	}
 
 	const struct gs_process_seen *known = &core->epoch->processes[id];
@@ -77,7 +108,8 @@ static uint32_t process_id(struct gs_core *core, const struct gs_sample *sample)
 		return id;
 	memcpy(seen.comm, sample->comm, 16);
 	seen.renamed_ns = sample->time_ns;
-	return gs_epoch_add_process(core->epoch, &seen, id);
+	seen.details_length = gs_read_compact_details(core, sample->tgid, sample->start_boottime);
+	return add_process(core, &seen, id);
 }
 
 /* What a user address is, as far as is known by now. */

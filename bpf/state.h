@@ -55,6 +55,9 @@ struct gs_core {
 /* record.c: one ring record, of whatever content. */
 void gs_record(struct gs_core *core, const void *data, uint64_t length);
 
+/* record.c: what /proc said about a process, in core->details; its length without the unused end of the texts, 0 = nothing. */
+uint32_t gs_read_compact_details(struct gs_core *core, uint32_t tgid, uint64_t start_boottime);
+
 /* books.c: ends the running window at window_end. from_kernel: the kernel's counts are up to date with what was drained;
  * last: nothing is in flight any more. */
 void gs_end_window(struct gs_core *core, int from_kernel, int last);

@@ -132,6 +132,19 @@ static void copy_stacks(const struct gs_epoch *e, struct gs_window *out, int *fa
 		out->stack_ends[i] -= start;
 }
 
+void gs_window_details(struct gs_window *window, uint32_t i, const void *details, uint32_t length)
+{
+	char *grown = realloc(window->details, (size_t)window->details_length + length);
+
+	if (!grown)
+		return;
+	memcpy(grown + window->details_length, details, length);
+	window->processes[i].details = window->details_length;
+	window->processes[i].details_length = length;
+	window->details = grown;
+	window->details_length += length;
+}
+
 static void copy_processes(const struct gs_epoch *e, struct gs_window *out, int *failed)
 {
 	out->processes = malloc(sizeof(*out->processes) * (out->n_processes + 1));
@@ -149,6 +162,8 @@ static void copy_processes(const struct gs_epoch *e, struct gs_window *out, int 
 		record->start_boottime = seen->start_boottime;
 		record->cgroup_id = seen->cgroup_id;
 		memcpy(record->comm, seen->comm, sizeof(record->comm));
+		if (seen->details)
+			gs_window_details(out, i, seen->details, seen->details_length);
 	}
 }
 
@@ -194,6 +209,10 @@ int gs_queue_pop(struct gs_queue *q, struct gs_window *out)
 	out->value = oldest->rows.value;
 	oldest->rows.stack = oldest->rows.thread = NULL; /* they are the taker's now */
 	oldest->rows.value = NULL;
+	for (uint32_t i = e->taken_processes; i < oldest->n_processes; i++) {
+		free(e->processes[i].details);
+		e->processes[i].details = NULL;
+	}
 	e->taken_frames = oldest->n_frames;
 	e->taken_stacks = oldest->n_stacks;
 	e->taken_processes = oldest->n_processes;

@@ -39,4 +39,7 @@ void gs_queue_push(struct gs_queue *q, const struct gs_ended *ended);
 int gs_queue_pop(struct gs_queue *q, struct gs_window *out);
 void gs_queue_free(struct gs_queue *q);
 
+/* Gives the i-th process of the window these details, instead of any it has. Without memory it keeps those. */
+void gs_window_details(struct gs_window *window, uint32_t i, const void *details, uint32_t length);
+
 #endif

@@ -150,7 +150,7 @@ def test_no_stack_is_short_in_silence(built):
     """Each ends at the process's first frame or says why it does not."""
     path = built / "deep_loop"
     with running(path) as child:
-        seen = sample(1.2, pids=(child.pid,))
+        seen = sample(1.2, pids=(child.pid,), hz=250)
     ends = Counter()
     for _, frames, value in seen.of(child.pid):
         last = frames[-1]
@@ -310,6 +310,19 @@ def test_short_lives_keep_name_and_file(built, tmp_path):
         seen.files.get(frame.owner, "?") for frames in named for frame in frames[:1] if frame.kind == RawKind.NATIVE
     )
     assert where[str(built / "seventy_thirty")] >= 8
+
+
+def test_exec_splits_a_process(built):
+    """Each part with its own name and command line, although nobody asked /proc before the exec."""
+    loop = "i=0; while [ $i -lt 150000 ]; do i=$((i+1)); done; exec " + str(built / "seventy_thirty") + " 20"
+    with running("bash", "-c", loop) as child:
+        seen = sample(2.5, pids=(child.pid,))
+    lives = [process for process in seen.processes if process.pid == child.pid]
+    assert [(process.comm, process.cmdline[0]) for process in lives] == [
+        ("bash", "bash"),
+        ("seventy_thirty", str(built / "seventy_thirty")),
+    ]
+    assert len({process.start_boottime for process in lives}) == 1
 
 
 def test_a_reused_pid_is_another_process(built):
