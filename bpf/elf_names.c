@@ -3,23 +3,12 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
-#include "elf_file.h"
+#include "elf_symbols.h"
 
-#define PIECE 4096           /* symbols read at a time */
 #define BUCKETS 16384
 #define SPAN_BUDGET (64ull << 20) /* visits of addresses by symbols: symbols that all cover all addresses cost n * m */
 #define TIE_BUDGET 100000    /* names compared for aliases: a file of a million aliases costs no more than this */
-#define NO_END UINT64_MAX
-
-struct symbol {
-	uint64_t start, size;
-	uint64_t name; /* file offset of the name, 0 = none */
-	uint64_t name_end; /* of its string table */
-	uint32_t section;
-	uint32_t rank; /* lower is better */
-};
 
 struct pass {
 	const struct gs_elf *elf;
@@ -28,8 +17,8 @@ struct pass {
 	uint32_t *bucket; /* first address of a bucket and after */
 	unsigned shift;
 	uint64_t spans, ties;
-	struct symbol *inside; /* innermost sized symbol that contains the address */
-	struct symbol *before; /* nearest symbol at or before it, whether or not it contains it */
+	struct gs_symbol *inside; /* innermost sized symbol that contains the address */
+	struct gs_symbol *before; /* nearest symbol at or before it, whether or not it contains it */
 	uint64_t *next;        /* nearest start after it */
 };
 
@@ -77,7 +66,7 @@ static inline uint32_t first_at(const struct pass *pass, uint64_t value)
 
 /* ---- which of two symbols names an address better ---- */
 
-static size_t read_name(const struct gs_elf *elf, const struct symbol *symbol, char *to, size_t limit)
+static size_t read_name(const struct gs_elf *elf, const struct gs_symbol *symbol, char *to, size_t limit)
 {
 	size_t done = 0;
 
@@ -100,7 +89,7 @@ static size_t read_name(const struct gs_elf *elf, const struct symbol *symbol, c
 
 /* Equal starts are aliases: visible outside the file beats local, then what people write: fewer leading underscores
  * (write, not __write), strong before weak, shorter, alphabetical. So a name does not depend on the order of the table. */
-static int alias_is_better(struct pass *pass, const struct symbol *a, const struct symbol *b)
+static int alias_is_better(struct pass *pass, const struct gs_symbol *a, const struct gs_symbol *b)
 {
 	char name_a[256], name_b[256];
 	size_t length_a, length_b, under_a, under_b;
@@ -125,7 +114,7 @@ static int alias_is_better(struct pass *pass, const struct symbol *a, const stru
 	return strcmp(name_a, name_b) < 0;
 }
 
-static inline void offer(struct pass *pass, struct symbol *best, const struct symbol *symbol)
+static inline void offer(struct pass *pass, struct gs_symbol *best, const struct gs_symbol *symbol)
 {
 	if (best->section && best->start > symbol->start)
 		return;
@@ -133,7 +122,7 @@ static inline void offer(struct pass *pass, struct symbol *best, const struct sy
 		*best = *symbol;
 }
 
-static void place(struct pass *pass, const struct symbol *symbol)
+static void place(struct pass *pass, const struct gs_symbol *symbol)
 {
 	uint32_t at = first_at(pass, symbol->start);
 	uint32_t earlier = at; /* the last address before the symbol, with those that equal it */
@@ -155,90 +144,67 @@ static void place(struct pass *pass, const struct symbol *symbol)
 	}
 }
 
-/* ---- one table ---- */
-
-static int names_code(const struct gs_elf *elf, const Elf64_Sym *raw)
+static const char *take_place(void *context, const struct gs_symbol *symbol, uint64_t number)
 {
-	unsigned type = ELF64_ST_TYPE(raw->st_info);
-	unsigned section = raw->st_shndx;
-
-	if (section == SHN_UNDEF || !raw->st_name)
-		return 0;
-	if (type == STT_FUNC || type == STT_GNU_IFUNC)
-		return 1;
-	/* hand-written assembly often states no type */
-	return type == STT_NOTYPE && section < elf->n_sections && (elf->sections[section].sh_flags & SHF_EXECINSTR);
-}
-
-/* $x, $d: what kind of bytes follow on arm64, no names */
-static int is_mapping_symbol(const struct gs_elf *elf, const struct symbol *symbol)
-{
-	char first = 0;
-
-	return elf->header.e_machine == EM_AARCH64 && symbol->name && gs_elf_read(elf, &first, 1, symbol->name) && first == '$';
-}
-
-static const char *read_symbols(struct pass *pass, const Elf64_Shdr *table, Elf64_Sym *piece)
-{
-	const struct gs_elf *elf = pass->elf;
-	const Elf64_Shdr *strings;
-	uint64_t count = table->sh_size / sizeof *piece;
-
-	if (table->sh_entsize != sizeof *piece || table->sh_link >= elf->n_sections)
-		return "corrupt symbol table";
-	strings = &elf->sections[table->sh_link];
-	if ((table->sh_flags | strings->sh_flags) & SHF_COMPRESSED)
-		return "compressed symbol table";
-	if (strings->sh_type != SHT_STRTAB || strings->sh_offset > elf->size || strings->sh_size > elf->size - strings->sh_offset)
-		return "truncated string table";
-	for (uint64_t done = 0; done < count;) {
-		size_t some = count - done < PIECE ? (size_t)(count - done) : PIECE;
-		if (!gs_elf_read(elf, piece, some * sizeof *piece, table->sh_offset + done * sizeof *piece))
-			return "truncated symbol table";
-		for (size_t i = 0; i < some; i++) {
-			const Elf64_Sym *raw = &piece[i];
-			unsigned bind = ELF64_ST_BIND(raw->st_info);
-			struct symbol symbol;
-			if (!names_code(elf, raw) || raw->st_name >= strings->sh_size)
-				continue;
-			symbol = (struct symbol){
-				.start = raw->st_value, .size = raw->st_size,
-				.name = strings->sh_offset + raw->st_name, .name_end = strings->sh_offset + strings->sh_size,
-				.section = raw->st_shndx, .rank = bind == STB_LOCAL ? 4 : bind == STB_WEAK ? 1 : 0,
-			};
-			if (!is_mapping_symbol(elf, &symbol))
-				place(pass, &symbol);
-		}
-		done += some;
-	}
+	place(context, symbol);
 	return NULL;
 }
 
-/* A table that is broken is no reason to give up what the other one names. */
-static const char *read_tables(struct pass *pass)
-{
-	static const uint32_t kinds[] = {SHT_SYMTAB, SHT_DYNSYM};
-	Elf64_Sym *piece = malloc(PIECE * sizeof *piece);
-	const char *reason = "no symbols";
-	int any = 0;
+/* ---- by index ---- */
 
-	if (!piece)
-		return "out of memory";
-	for (unsigned k = 0; k < 2; k++) {
-		for (uint32_t i = 0; i < pass->elf->n_sections; i++) {
-			const char *why;
-			if (pass->elf->sections[i].sh_type != kinds[k])
-				continue;
-			why = read_symbols(pass, &pass->elf->sections[i], piece);
-			if (why)
-				reason = why;
-			else
-				any = 1;
-			break;
-		}
+#define WALK_BUDGET (1u << 20) /* rows looked at in one request */
+
+static const char *place_row(struct pass *pass, const struct gs_elf_index_row *row)
+{
+	const struct gs_elf *elf = pass->elf;
+	const Elf64_Shdr *table = gs_symbol_table(elf, gs_symbol_tables[row->number >> 31]);
+	uint64_t number = row->number & ~GS_INDEX_DYNAMIC;
+	struct gs_symbol symbol;
+	Elf64_Sym raw;
+
+	if (!table || number >= table->sh_size / sizeof raw || gs_symbol_table_check(elf, table) ||
+	    !gs_elf_read(elf, &raw, sizeof raw, table->sh_offset + number * sizeof raw))
+		return "file changed while it was read";
+	if (gs_symbol_take(elf, &elf->sections[table->sh_link], &raw, &symbol))
+		place(pass, &symbol);
+	return NULL;
+}
+
+/* Rows that start at or before the address: the nearest with its aliases, and all that reach past it; then the next. */
+static const char *place_around(struct pass *pass, const struct gs_elf_index *index, uint64_t address, uint32_t *walked)
+{
+	uint64_t from_base = address < index->base ? 0 : address - index->base;
+	uint32_t low = 0, high = index->count;
+	const char *reason = NULL;
+
+	if (address < index->base)
+		high = 0;
+	while (low < high) {
+		uint32_t middle = low + (high - low) / 2;
+		if (index->rows[middle].start <= from_base)
+			low = middle + 1;
+		else
+			high = middle;
 	}
-	free(piece);
-	return any ? NULL : reason;
+	if (low < index->count)
+		reason = place_row(pass, &index->rows[low]);
+	for (uint32_t at = low; !reason && at-- > 0 && (*walked)++ < WALK_BUDGET;) {
+		const struct gs_elf_index_row *row = &index->rows[at];
+		if (row->start != index->rows[low - 1].start && row->reach <= from_base && row->reach != UINT32_MAX)
+			break;
+		reason = place_row(pass, row);
+	}
+	return reason;
+}
+
+static const char *place_by_index(struct pass *pass, const struct gs_elf_index *index)
+{
+	uint32_t walked = 0;
+	const char *reason = NULL;
+
+	for (uint32_t i = 0; !reason && i < pass->n; i++)
+		reason = place_around(pass, index, pass->addresses[i], &walked);
+	return reason;
 }
 
 /* ---- answers ---- */
@@ -254,13 +220,8 @@ static void spread(struct pass *pass)
 			pass->next[i - 1] = pass->next[i];
 }
 
-static inline uint64_t symbol_end(const struct symbol *symbol)
-{
-	return symbol->size > NO_END - symbol->start ? NO_END : symbol->start + symbol->size;
-}
-
 /* End of the section that holds symbol and address; 0 if it does not hold both. */
-static uint64_t common_section_end(const struct gs_elf *elf, const struct symbol *symbol, uint64_t address)
+static uint64_t common_section_end(const struct gs_elf *elf, const struct gs_symbol *symbol, uint64_t address)
 {
 	const Elf64_Shdr *section;
 
@@ -269,7 +230,7 @@ static uint64_t common_section_end(const struct gs_elf *elf, const struct symbol
 	section = &elf->sections[symbol->section];
 	if (symbol->start < section->sh_addr || address - section->sh_addr >= section->sh_size)
 		return 0;
-	return section->sh_size > NO_END - section->sh_addr ? NO_END : section->sh_addr + section->sh_size;
+	return section->sh_size > GS_NO_END - section->sh_addr ? GS_NO_END : section->sh_addr + section->sh_size;
 }
 
 static uint64_t smaller(uint64_t a, uint64_t b)
@@ -277,9 +238,9 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-static const struct symbol *answer(struct pass *pass, uint32_t i, struct gs_elf_name *out)
+static const struct gs_symbol *answer(struct pass *pass, uint32_t i, struct gs_elf_name *out)
 {
-	const struct symbol *inside = &pass->inside[i], *before = &pass->before[i];
+	const struct gs_symbol *inside = &pass->inside[i], *before = &pass->before[i];
 	uint64_t address = pass->addresses[i], end;
 
 	memset(out, 0, sizeof *out);
@@ -289,7 +250,7 @@ static const struct symbol *answer(struct pass *pass, uint32_t i, struct gs_elf_
 		out->start = inside->start;
 		/* another symbol begins and ends between: its own addresses are not ours */
 		out->low = before->start == inside->start ? inside->start : address;
-		out->high = smaller(out->high, symbol_end(inside));
+		out->high = smaller(out->high, gs_symbol_end(inside));
 		return inside;
 	}
 	if (!before->section) {
@@ -302,7 +263,7 @@ static const struct symbol *answer(struct pass *pass, uint32_t i, struct gs_elf_
 		out->high = smaller(out->high, end);
 		return before;
 	}
-	out->low = before->size ? symbol_end(before) : address;
+	out->low = before->size ? gs_symbol_end(before) : address;
 	if (out->low > address) /* the span budget ran out before this address */
 		out->low = address;
 	return NULL;
@@ -310,11 +271,11 @@ static const struct symbol *answer(struct pass *pass, uint32_t i, struct gs_elf_
 
 static void write_answers(struct pass *pass, struct gs_elf_name *out, char *text, uint32_t text_size)
 {
-	const struct symbol *last = NULL;
+	const struct gs_symbol *last = NULL;
 	uint32_t used = 0;
 
 	for (uint32_t i = 0; i < pass->n; i++) {
-		const struct symbol *symbol = answer(pass, i, &out[i]);
+		const struct gs_symbol *symbol = answer(pass, i, &out[i]);
 		size_t length;
 		if (!symbol)
 			continue;
@@ -346,16 +307,15 @@ static int sorted(const uint64_t *addresses, uint32_t n)
 	return 1;
 }
 
-static int changed(int fd, const struct stat *first)
+static int is_of(const struct gs_elf_index *index, const struct stat *status)
 {
-	struct stat now;
-
-	return fstat(fd, &now) || now.st_size != first->st_size || now.st_mtim.tv_sec != first->st_mtim.tv_sec ||
-	       now.st_mtim.tv_nsec != first->st_mtim.tv_nsec;
+	return index->size == status->st_size && index->mtime == status->st_mtim.tv_sec * 1000000000ll + status->st_mtim.tv_nsec;
 }
 
-const char *gs_elf_names(int fd, const uint64_t *addresses, uint32_t n, struct gs_elf_name *out, char *text, uint32_t text_size)
+const char *gs_elf_names(int fd, const struct gs_elf_index *index, const uint64_t *addresses, uint32_t n, struct gs_elf_name *out,
+			 char *text, uint32_t text_size)
 {
+	int second;
 	struct gs_elf elf;
 	struct stat status;
 	const char *reason;
@@ -365,6 +325,8 @@ const char *gs_elf_names(int fd, const uint64_t *addresses, uint32_t n, struct g
 		return "bad request";
 	if (fstat(fd, &status))
 		return "file gone";
+	if (index && !is_of(index, &status))
+		return "file changed since its index was made";
 	reason = gs_elf_open(&elf, fd);
 	if (reason)
 		return reason;
@@ -376,11 +338,11 @@ const char *gs_elf_names(int fd, const uint64_t *addresses, uint32_t n, struct g
 	if (pass.bucket && pass.inside && pass.before && pass.next) {
 		memset(pass.next, 0xff, n * sizeof *pass.next);
 		fill_buckets(&pass);
-		reason = read_tables(&pass);
+		reason = index ? place_by_index(&pass, index) : gs_symbols_each(&elf, take_place, &pass, &second);
 		if (!reason) {
 			spread(&pass);
 			write_answers(&pass, out, text, text_size);
-			if (changed(fd, &status))
+			if (gs_file_changed(fd, &status))
 				reason = "file changed while it was read";
 		}
 	}
@@ -390,117 +352,4 @@ const char *gs_elf_names(int fd, const uint64_t *addresses, uint32_t n, struct g
 	free(pass.next);
 	gs_elf_close(&elf);
 	return reason;
-}
-
-/* ---- facts ---- */
-
-static void take_build_id(struct gs_elf_facts *facts, const uint8_t *notes, size_t size)
-{
-	size_t at = 0;
-
-	while (size - at >= sizeof(Elf64_Nhdr)) {
-		Elf64_Nhdr note;
-		uint64_t name, content, end;
-		memcpy(&note, notes + at, sizeof note);
-		name = at + sizeof note;
-		content = name + ((note.n_namesz + 3ull) & ~3ull);
-		end = content + ((note.n_descsz + 3ull) & ~3ull);
-		if (content + note.n_descsz > size)
-			return;
-		if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && !memcmp(notes + name, "GNU", 4) &&
-		    note.n_descsz && note.n_descsz <= sizeof facts->build_id) {
-			facts->build_id_length = note.n_descsz;
-			memcpy(facts->build_id, notes + content, note.n_descsz);
-			return;
-		}
-		if (end > size)
-			return;
-		at = end;
-	}
-}
-
-static void read_notes(const struct gs_elf *elf, struct gs_elf_facts *facts, uint64_t offset, uint64_t size)
-{
-	uint8_t notes[4096];
-
-	if (facts->build_id_length)
-		return;
-	if (size > sizeof notes)
-		size = sizeof notes;
-	if (gs_elf_read(elf, notes, size, offset))
-		take_build_id(facts, notes, size);
-}
-
-static void take_segments(const struct gs_elf *elf, struct gs_elf_facts *facts)
-{
-	for (unsigned i = 0; i < elf->header.e_phnum; i++) {
-		const Elf64_Phdr *raw = &elf->segments[i];
-		if (raw->p_type == PT_NOTE)
-			read_notes(elf, facts, raw->p_offset, raw->p_filesz);
-		if (raw->p_type != PT_LOAD)
-			continue;
-		if (facts->n_segments == GS_ELF_SEGMENTS) {
-			facts->lost_segments++;
-			continue;
-		}
-		facts->segments[facts->n_segments++] = (struct gs_elf_segment){
-			raw->p_offset, raw->p_filesz, raw->p_vaddr, raw->p_memsz, raw->p_flags, 0};
-	}
-}
-
-static void take_debug_link(const struct gs_elf *elf, struct gs_elf_facts *facts, const Elf64_Shdr *section)
-{
-	char link[sizeof facts->debug_link + 8] = {0};
-	size_t size = section->sh_size < sizeof link ? section->sh_size : sizeof link;
-	size_t length, crc;
-
-	if (!gs_elf_read(elf, link, size, section->sh_offset))
-		return;
-	length = strnlen(link, size);
-	crc = (length + 4) & ~(size_t)3;
-	if (!length || length >= sizeof facts->debug_link || crc + 4 > size)
-		return;
-	memcpy(facts->debug_link, link, length + 1);
-	memcpy(&facts->debug_link_crc, link + crc, 4);
-}
-
-static void take_sections(const struct gs_elf *elf, struct gs_elf_facts *facts)
-{
-	const Elf64_Shdr *section = gs_elf_section(elf, ".gnu_debugdata");
-	int has_info = gs_elf_section(elf, ".debug_info") || gs_elf_section(elf, ".zdebug_info");
-
-	if (section) {
-		facts->minidebug_offset = section->sh_offset;
-		facts->minidebug_size = section->sh_size;
-	}
-	section = gs_elf_section(elf, ".gnu_debuglink");
-	if (section)
-		take_debug_link(elf, facts, section);
-	for (uint32_t i = 0; i < elf->n_sections; i++) {
-		section = &elf->sections[i];
-		if (section->sh_type == SHT_SYMTAB)
-			facts->symbols = section->sh_size / sizeof(Elf64_Sym);
-		else if (section->sh_type == SHT_DYNSYM)
-			facts->dynamic_symbols = section->sh_size / sizeof(Elf64_Sym);
-		else if (section->sh_type == SHT_NOTE) /* of a debug file, whose program headers describe the other file */
-			read_notes(elf, facts, section->sh_offset, section->sh_size);
-		else if (has_info && section->sh_type == SHT_PROGBITS && section->sh_name < elf->names_size &&
-			 (!strncmp(elf->names + section->sh_name, ".debug_", 7) || !strncmp(elf->names + section->sh_name, ".zdebug_", 8)))
-			facts->debug_bytes += section->sh_size < elf->size ? section->sh_size : 0;
-	}
-}
-
-const char *gs_elf_inspect(int fd, struct gs_elf_facts *facts)
-{
-	struct gs_elf elf;
-	const char *reason = gs_elf_open(&elf, fd);
-
-	memset(facts, 0, sizeof *facts);
-	if (reason)
-		return reason;
-	facts->machine = elf.header.e_machine;
-	take_sections(&elf, facts);
-	take_segments(&elf, facts);
-	gs_elf_close(&elf);
-	return NULL;
 }

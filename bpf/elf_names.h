@@ -52,10 +52,32 @@ struct gs_elf_name {
 	uint32_t pad;
 };
 
-/* Both return NULL, or the reason why not. */
+/* Where in its tables a file's functions stand, sorted by start: 12 bytes each, so 9 MB for libjax's 742 k. Worth it for a
+ * large table that is asked again and again: a pass over libjax takes 6 ms, a lookup of 10 addresses by index 0.06. */
+struct gs_elf_index_row {
+	uint32_t start;  /* from base */
+	uint32_t reach;  /* furthest end of this row and all before it, from base, saturated */
+	uint32_t number; /* of the symbol */
+};
+#define GS_INDEX_DYNAMIC (1u << 31) /* in `number`: of .dynsym */
+
+struct gs_elf_index {
+	struct gs_elf_index_row *rows;
+	uint64_t base;
+	uint32_t count;
+	uint32_t pad;
+	int64_t size, mtime; /* of the file when it was made; an index of a file that changed is refused */
+};
+
+/* These return NULL, or the reason why not. */
 GS_API const char *gs_elf_inspect(int fd, struct gs_elf_facts *facts);
 
-/* addresses: virtual addresses of the file, ascending. text: names, not terminated, of the caller's size. */
-GS_API const char *gs_elf_names(int fd, const uint64_t *addresses, uint32_t n, struct gs_elf_name *out, char *text, uint32_t text_size);
+/* addresses: virtual addresses of the file, ascending. text: names, not terminated, of the caller's size.
+ * index: NULL for a pass over the tables; else only the symbols around each address are read. The answers are the same. */
+GS_API const char *gs_elf_names(int fd, const struct gs_elf_index *index, const uint64_t *addresses, uint32_t n,
+				struct gs_elf_name *out, char *text, uint32_t text_size);
+
+GS_API const char *gs_elf_index_build(int fd, struct gs_elf_index *index);
+GS_API void gs_elf_index_free(struct gs_elf_index *index);
 
 #endif

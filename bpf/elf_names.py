@@ -36,6 +36,13 @@ class _Facts(ctypes.Structure):
     ]  # fmt: skip
 
 
+class _Index(ctypes.Structure):
+    _fields_ = [
+        ("rows", ctypes.c_void_p), ("base", ctypes.c_uint64), ("count", ctypes.c_uint32), ("pad", ctypes.c_uint32),
+        ("size", ctypes.c_int64), ("mtime", ctypes.c_int64),
+    ]  # fmt: skip
+
+
 _NAME = np.dtype(
     [(name, "<u8") for name in ("start", "low", "high")] + [(name, "<u4") for name in ("text", "length", "how", "pad")]
 )
@@ -83,7 +90,11 @@ def _core() -> ctypes.CDLL:
     core.gs_elf_inspect.argtypes = [ctypes.c_int, ctypes.POINTER(_Facts)]
     core.gs_elf_inspect.restype = ctypes.c_char_p
     u32, pointer = ctypes.c_uint32, ctypes.c_void_p
-    core.gs_elf_names.argtypes = [ctypes.c_int, pointer, u32, pointer, pointer, u32]
+    core.gs_elf_names.argtypes = [ctypes.c_int, pointer, pointer, u32, pointer, pointer, u32]
+    core.gs_elf_index_build.argtypes = [ctypes.c_int, pointer]
+    core.gs_elf_index_build.restype = ctypes.c_char_p
+    core.gs_elf_index_free.argtypes = [pointer]
+    core.gs_elf_index_free.restype = None
     core.gs_elf_names.restype = ctypes.c_char_p
     return core
 
@@ -107,12 +118,32 @@ def inspect(fd: int) -> ElfFacts:
     )
 
 
-def names(fd: int, addresses: Sequence[int]) -> dict[int, ElfName]:
-    """Function at each virtual address, in one pass over the symbol tables. Raises ValueError with a reason."""
+class Index:
+    """Functions of a file sorted by address: 12 bytes each. ValueError with the reason if there can be none."""
+
+    def __init__(self, fd: int) -> None:
+        self._raw = _Index()
+        reason = _core().gs_elf_index_build(fd, ctypes.byref(self._raw))
+        if reason:
+            raise ValueError(reason.decode())
+
+    def __len__(self) -> int:
+        return self._raw.count
+
+    @property
+    def pointer(self) -> int:
+        return ctypes.addressof(self._raw)
+
+    def close(self) -> None:
+        _core().gs_elf_index_free(ctypes.byref(self._raw))
+
+
+def names(fd: int, addresses: Sequence[int], index: Index | None = None) -> dict[int, ElfName]:
+    """Function at each virtual address, by the index or one pass over the tables. ValueError with the reason."""
     found: dict[int, ElfName] = {}
     wanted = np.unique(np.fromiter(addresses, np.uint64, len(addresses)))
     while len(wanted):
-        rows, text = _one_pass(fd, wanted)
+        rows, text = _one_pass(fd, wanted, index)
         ready = rows["how"] != NO_ROOM
         for address, row in zip(wanted[ready].tolist(), rows[ready].tolist(), strict=True):
             start, low, high, at, length, how, _ = row
@@ -123,10 +154,11 @@ def names(fd: int, addresses: Sequence[int]) -> dict[int, ElfName]:
     return found
 
 
-def _one_pass(fd: int, wanted: np.ndarray) -> tuple[np.ndarray, bytes]:
+def _one_pass(fd: int, wanted: np.ndarray, index: Index | None) -> tuple[np.ndarray, bytes]:
     rows = np.zeros(len(wanted), _NAME)
     text = ctypes.create_string_buffer(4 * NAME_MAX + 160 * len(wanted))
-    reason = _core().gs_elf_names(fd, wanted.ctypes.data, len(wanted), rows.ctypes.data, text, len(text))
+    by = index.pointer if index else None
+    reason = _core().gs_elf_names(fd, by, wanted.ctypes.data, len(wanted), rows.ctypes.data, text, len(text))
     if reason:
         raise ValueError(reason.decode())
     used = int((rows["text"] + rows["length"]).max())

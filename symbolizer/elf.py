@@ -12,7 +12,7 @@ from gpustrobe.bpf import elf_names
 if TYPE_CHECKING:
     import os
 
-    from gpustrobe.bpf.elf_names import ElfFacts
+    from gpustrobe.bpf.elf_names import ElfFacts, Index
     from gpustrobe.symbolizer.cache import Lines
 
 _EXECUTABLE = 1  # PF_X
@@ -87,11 +87,11 @@ class Functions:
             self._rows.insert(at, row)
 
 
-def functions_at(fd: int, addresses: list[int]) -> dict[int, Function]:
-    """The row of each virtual address, by one pass over the symbol tables. ValueError with the reason."""
+def functions_at(fd: int, addresses: list[int], index: Index | None = None) -> dict[int, Function]:
+    """The row of each virtual address, by the index or one pass over the symbol tables. ValueError with the reason."""
     rows: dict[int, Function] = {}
     found: dict[int, Function] = {}
-    for address, name in elf_names.names(fd, addresses).items():
+    for address, name in elf_names.names(fd, addresses, index).items():
         row = rows.get(name.low)
         if row is None:
             linkage = name.name.decode("utf-8", "replace").split("@", 1)[0]  # memcpy@@GLIBC_2.14

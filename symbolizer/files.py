@@ -38,6 +38,7 @@ class Binary:
     searched: bool = False
     lines: str = ""  # "" = not known yet, "none", "ready", "failed"
     kills: int = 0
+    passes: int = 0  # over the file's own symbol tables
 
     @property
     def cache_key(self) -> str:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpustrobe.symbolizer.cache import Line, Lines
 from gpustrobe.symbolizer.elf import Function, functions_at, vaddr_of
+from gpustrobe.symbolizer.indexes import Indexes
 from gpustrobe.symbolizer.names import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from gpustrobe.bpf.elf_names import Index
     from gpustrobe.symbolizer.cache import FunctionCache
     from gpustrobe.symbolizer.demangler import Demangler
     from gpustrobe.symbolizer.files import Binary, FileTable
@@ -55,6 +57,7 @@ class NativeNames:
     ) -> None:
         self._files, self._cache, self._lines, self._demangler = files, cache, lines, demangler
         self._limit = limit
+        self._indexes = Indexes()
         self._known: OrderedDict[tuple[str, int], Lines] = OrderedDict()
         self.counts: Counter[str] = Counter()
 
@@ -131,7 +134,7 @@ class NativeNames:
     def _read_functions(self, batch: _Batch, fd: int, missing: list[int]) -> None:
         """From the file's own tables first, so that names do not depend on which debug packages a host has."""
         binary = batch.binary
-        found = self._pass(fd, missing, batch)
+        found = self._pass(fd, missing, batch, self._indexes.get(binary, fd))
         if binary.debug_fd >= 0:
             nameless = [vaddr for vaddr in missing if vaddr not in found or not found[vaddr].linkage]
             for vaddr, row in self._pass(binary.debug_fd, nameless, batch).items():
@@ -140,15 +143,21 @@ class NativeNames:
             binary.functions.add(row)
             batch.fresh.append(row)
 
-    def _pass(self, fd: int, addresses: list[int], batch: _Batch) -> dict[int, Function]:
-        self.counts["symbol_passes"] += 1
+    def _pass(self, fd: int, addresses: list[int], batch: _Batch, index: Index | None = None) -> dict[int, Function]:
+        if not addresses:
+            return {}
+        self.counts["index_lookups" if index else "symbol_passes"] += 1
         try:
-            return functions_at(fd, addresses) if addresses else {}
+            return functions_at(fd, addresses, index)
         except ValueError as error:
             batch.reason = str(error)
+            self._indexes.drop(batch.binary)
             if batch.reason != "no symbols":
                 self.counts["symbol_tables_refused"] += 1
             return {}
+
+    def close(self) -> None:
+        self._indexes.close()
 
     def _show(self, batches: Iterable[_Batch]) -> dict[str, str]:
         """Shown names of all linkage names that the batches found, demangled at once."""

@@ -209,6 +209,7 @@ class Symbolizer:
         with self._work:
             self._lines.close()
             self._reader.close()
+            self._native.close()
             self._files.close()
             self._kernel.close()
             self._perf_maps.close()

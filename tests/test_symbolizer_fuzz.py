@@ -21,7 +21,10 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     program = tmp_path_factory.mktemp("fuzz") / "fuzz"
     sources = [
         ROOT / "tests/fuzz/elf_names.c",
-        *(ROOT / "bpf" / f for f in ("elf_names.c", "text_names.c", "elf_file.c")),
+        *(
+            ROOT / "bpf" / f
+            for f in ("elf_names.c", "elf_symbols.c", "elf_index.c", "elf_facts.c", "text_names.c", "elf_file.c")
+        ),
     ]
     flags = ["-g", "-O1", "-std=gnu11", "-D_GNU_SOURCE", "-DSTANDALONE", "-fsanitize=address,undefined"]
     flags += ["-fno-sanitize-recover=all", "-iquote", str(ROOT / "bpf")]

@@ -246,3 +246,16 @@ def test_the_symbolizer_imports_nothing_of_the_agent_but_its_model() -> None:
 
 def test_an_empty_request(symbolizer: Symbolizer) -> None:
     assert symbolizer.resolve([]) == []
+
+
+def test_a_large_table_that_is_asked_again_and_again_gets_an_index(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    symbols = [(f"f{i}", TEXT + 4 * i, 4, FUNC, GLOBAL) for i in range(60_000)]
+    path.write_bytes(elf_file(symbols, text_size=0x40000))
+    symbolizer = Symbolizer(None)
+    symbolizer.learn([mapped(path)], [])
+    for i in range(8):
+        assert symbolizer.resolve([native(TEXT + 4000 * i)])[0][0].name == f"f{1000 * i}"
+    counters = symbolizer.counters()
+    symbolizer.close()
+    assert (counters["symbol_passes"], counters["index_lookups"]) == (3, 5)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fuzz target of bpf/elf_names.c and bpf/text_names.c. With libFuzzer:
- *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -iquote bpf tests/fuzz/elf_names.c bpf/elf_names.c bpf/text_names.c bpf/elf_file.c -lz
+ *   clang -g -O1 -D_GNU_SOURCE -fsanitize=fuzzer,address,undefined -iquote bpf tests/fuzz/elf_names.c bpf/elf_{names,symbols,index,facts,file}.c bpf/text_names.c -lz
  * With -DSTANDALONE it brings its own mutations: PROGRAM SEED_FILE ROUNDS SEED; tests/test_symbolizer_fuzz.py runs that. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static void try_elf(int fd, const uint8_t *data, size_t size)
 {
 	static char text[4 * GS_NAME_MAX];
 	struct gs_elf_facts facts;
-	struct gs_elf_name names[8];
+	struct gs_elf_name names[8], by_index[8];
+	struct gs_elf_index index;
 	uint64_t addresses[8] = {0, 1, 0x1000, 0x1008, 0x10ff, 0x2000, 1ull << 40, UINT64_MAX};
 
 	if (size >= 32) { /* two addresses of the input's choice, sorted in between */
@@ -24,11 +25,18 @@ static void try_elf(int fd, const uint8_t *data, size_t size)
 			addresses[6] = addresses[5];
 	}
 	gs_elf_inspect(fd, &facts);
-	if (gs_elf_names(fd, addresses, 8, names, text, sizeof text))
+	if (gs_elf_names(fd, NULL, addresses, 8, names, text, sizeof text))
 		return;
 	for (int i = 0; i < 8; i++)
 		if (names[i].low > addresses[i] || names[i].text + names[i].length > sizeof text)
 			abort();
+	if (gs_elf_index_build(fd, &index))
+		return;
+	if (!gs_elf_names(fd, &index, addresses, 8, by_index, text, sizeof text))
+		for (int i = 0; i < 8; i++)
+			if (by_index[i].start != names[i].start || by_index[i].how != names[i].how)
+				abort();
+	gs_elf_index_free(&index);
 }
 
 static void try_text(int fd)
