@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fill a running store with invented data, for work on the page: python -m bench.fill_store --http 127.0.0.1:7070 [--live]
+"""Fill a running store with invented data, for work on the page: python -m bench.fill_store --http 127.0.0.1:7070
+[--live]
 
-Two nodes. gpu-node-07 has two GPUs and trains: a data loader starves GPU 0 for a quarter of each two minutes; the trainer restarts
-once; the agent is away for 40 s; samples are lost for a few seconds. cpu-node-01 has no GPU and runs PostgreSQL and compilers.
-Everything is drawn from one seed, so two fills of the same minutes are the same bytes (and the second changes nothing).
+Two nodes. gpu-node-07 has two GPUs and trains: a data loader starves GPU 0 for a quarter of each two minutes; the
+trainer restarts once; the agent is away for 40 s; samples are lost for a few seconds. cpu-node-01 has no GPU and runs
+PostgreSQL and compilers. Everything is drawn from one seed, so two fills of the same minutes are the same bytes (and
+the second changes nothing).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The store's speed and size: ingest on one core, disk per sample on two loads, flame graph of a day of 10 M samples.
 
-Requests are made by the agent's own encoder, ten 1-second windows each. A row is (second, thread, stack, value); the load has about two
-to four samples a row, where busy loops have up to a hundred. Both are reported.
+Requests are made by the agent's own encoder, ten 1-second windows each. A row is (second, thread, stack, value); the
+load has about two to four samples a row, where busy loops have up to a hundred. Both are reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from gpustrobe.agent.encode import Encoder
 from gpustrobe.agent.model import Frame, Profiles, ProfileWindow
 from gpustrobe.store.answers import Answers
@@ -40,7 +39,8 @@ QUICK = Scale(rows_per_second=300, seconds=20, stacks=300, day_rows=200_000)
 
 
 class Load:
-    """Stacks from a random call tree: 3000 functions, 4 lines each, 20 to 60 deep; stack popularity follows Zipf's law."""
+    """Stacks from a random call tree: 3000 functions, 4 lines each, 20 to 60 deep; stack popularity follows Zipf's
+    law."""
 
     def __init__(self, scale: Scale, seed: int = 7) -> None:
         self.dice = random.Random(seed)
@@ -116,7 +116,8 @@ def ingest(scale: Scale, fresh: float, folder: Path) -> Ingest:
         for first in range(begin, begin + scale.seconds, WINDOWS)
         for request in encoder.encode(load.profiles(first, fresh))
     ]
-    # One warm-up request would move its stacks out of the measurement, so there is none: the first sight of all stacks is in it.
+    # One warm-up request would move its stacks out of the measurement, so there is none: the first sight of all stacks
+    # is in it.
     engine = Engine(folder, Retention(0, 0), threads=1)
     empty = _checkpointed(engine, folder)
     started, cpu = time.perf_counter(), time.process_time()
@@ -135,7 +136,8 @@ def _checkpointed(engine: Engine, folder: Path) -> int:
 
 
 def day(scale: Scale, folder: Path) -> dict[str, float]:
-    """Seconds of flame graph, top and a chart over a day of `day_rows` rows. Stacks come by ingest, rows by SQL with the same ids."""
+    """Seconds of flame graph, top and a chart over a day of `day_rows` rows. Stacks come by ingest, rows by SQL with
+    the same ids."""
     load, encoder = Load(scale), Encoder({"host.name": "bench", "service.name": "gpustrobe"})
     end = int(time.time()) // 60 * 60
     engine = Engine(folder, Retention(0, 0))
@@ -175,7 +177,8 @@ def _multiply(engine: Engine, scale: Scale, end: int) -> None:
     have = execute("SELECT count(*) FROM samples").fetchall()[0][0]
     times = scale.day_rows // have
     execute(
-        "INSERT INTO samples SELECT $first + CAST(floor(copies.i * $step + samples.second % 10) AS BIGINT), type, series, stack, value "
+        "INSERT INTO samples SELECT $first + CAST(floor(copies.i * $step + samples.second % 10) AS BIGINT), "
+        "type, series, stack, value "
         "FROM range($times) AS copies(i), samples ORDER BY copies.i, second, series, stack",
         {"first": end - DAY, "step": DAY / times, "times": times},
     ).fetchall()

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Series over time: device metrics, and `cpu` in cores from samples. A second without data is a gap (None), never bridged."""
+"""Series over time: device metrics, and `cpu` in cores from samples. A second without data is a gap (None), never
+bridged."""
 
 from __future__ import annotations
 
@@ -93,10 +94,11 @@ def _cpu(reader: Reader, question: Question, by: str, grid: Bins, limit: int) ->
 
 
 def _coverage(reader: Reader, question: Question, types: list[int], grid: Bins) -> NDArray[np.float64]:
-    """Measured seconds of each bin, (count,): of all nodes together, divided by how many there are in it; 0 = nothing came.
+    """Measured seconds of each bin, (count,): of all nodes together, divided by how many there are in it; 0 = nothing
+    came.
 
-    Windows need not start on whole seconds. A window's samples all count to the second of its middle, so the time counted must be
-    its own duration, not the bin's.
+    Windows need not start on whole seconds. A window's samples all count to the second of its middle, so the time
+    counted must be its own duration, not the bin's.
     """
     conditions, parameters = question.node_conditions()
     text = sql.WINDOWS.replace("GROUP BY", f"AND {conditions} GROUP BY" if conditions else "GROUP BY", 1)

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Generations of content as arrays, read once and kept: a live page then reads only what is new since its last question."""
+"""Generations of content as arrays, read once and kept: a live page then reads only what is new since its last
+question."""
 
 from __future__ import annotations
 

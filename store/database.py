@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import duckdb
 import numpy as np
 from gpustrobe.store import sql
-from gpustrobe.store.errors import QueryError, StoreError, TimeLimit, TooLarge
+from gpustrobe.store.errors import QueryError, StoreError, TimeLimit, TooLarge, Unavailable
 from gpustrobe.store.schema import MACROS, VERSION, create_statements
 
 if TYPE_CHECKING:
@@ -177,8 +177,13 @@ class Readers:
 
     @contextmanager
     def reader(self, limits: Limits) -> Iterator[Reader]:
-        """A Reader in a read transaction. Raises TimeLimit, TooLarge (memory) and QueryError (a bad regular expression)."""
-        cursor = self._cursor()
+        """A Reader in a read transaction. Raises TimeLimit, TooLarge, Unavailable (memory) and QueryError (a bad
+        regular expression)."""
+        try:
+            cursor = self._cursor()
+            cursor.begin()
+        except duckdb.Error as error:
+            raise _unavailable(error) from None
         late = threading.Event()
 
         def stop() -> None:
@@ -188,7 +193,6 @@ class Readers:
         timer = threading.Timer(limits.seconds, stop)
         timer.daemon = True
         timer.start()
-        cursor.begin()
         try:
             yield Reader(cursor, limits)
         except duckdb.InterruptException:
@@ -201,9 +205,17 @@ class Readers:
             if late.is_set():
                 raise TimeLimit(limits.seconds) from None
             raise QueryError("bad_regex", str(error).splitlines()[0], "regular expressions are RE2") from None
+        except (duckdb.FatalException, duckdb.ConnectionException, duckdb.IOException) as error:
+            raise _unavailable(error) from None
         finally:
             timer.cancel()
             _end(cursor)
+
+
+def _unavailable(error: duckdb.Error) -> Unavailable:
+    return Unavailable(
+        "unavailable", f"the database does not answer: {str(error).splitlines()[0]}", "ask again in a moment"
+    )
 
 
 def _end(cursor: duckdb.DuckDBPyConnection) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP profiles (v1development, proto 1.10) to a Batch. Pure: checks every index, changes nothing.
 
-One Python step per sample, location and function of the request; hashing and interning are vectorized later. The loop over samples
-costs about 1 us each.
+One Python step per sample, location and function of the request; hashing and interning are vectorized later. The loop
+over samples costs about 1 us each.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def _plain(value: AnyValue) -> object:
 
 
 def resource_attributes(pairs: Iterable) -> tuple[dict[str, str], dict[str, str]]:
-    """(all attributes, those that become labels). Our agent's own service is no label: `service` is that of the profiled program."""
+    """(all attributes, those that become labels). Our agent's own service is no label: `service` is that of the
+    profiled program."""
     every = {pair.key: any_text(pair.value) for pair in pairs}
     ours = every.get("service.name") == _AGENT
     kept = {name: value for name, value in every.items() if name == "host.name" or not (ours and name in _NO_LABELS)}

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: one thread owns the write connection, commits what waits together, and answers only after the commit is on disk.
+"""The engine: one thread owns the write connection, commits what waits together, and answers only after the commit is
+on disk.
 
 request bytes -> queue -> decode (pure) -> append all that wait -> COMMIT (fsync) -> each request's future
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -51,7 +53,8 @@ class Done:
 
 @dataclass
 class Counters:
-    """Since this process started. Written by the writer thread, and for refusals at the door by the loop; read by /metrics."""
+    """Since this process started. Written by the writer thread, and for refusals at the door by the loop; read by
+    /metrics."""
 
     requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DECODERS, 0))
     refused: dict[str, int] = field(default_factory=dict)
@@ -111,7 +114,8 @@ class Engine:
         reserve: int = 64 << 20,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        """`reserve`: free bytes of the disk below which batches are refused, so that checkpoints and deletes still have room."""
+        """`reserve`: free bytes of the disk below which batches are refused, so that checkpoints and deletes still have
+        room."""
         self.folder, self.retention, self.reserve, self.clock = folder, retention or Retention(), reserve, clock
         self._open = lambda: open_database(folder, memory, threads)
         self._connection = self._open()
@@ -213,7 +217,8 @@ class Engine:
         self._connection.close()
 
     def _commit_group(self, first: _Request) -> object:
-        """Commit `first` and whatever waits behind it; returns an item of another kind that was taken from the queue."""
+        """Commit `first` and whatever waits behind it; returns an item of another kind that was taken from the
+        queue."""
         group: list[tuple[_Request, Batch]] = []
         item: object = first
         rows = 0
@@ -289,10 +294,8 @@ class Engine:
 
     def _recover(self, error: Exception) -> Refused:
         """After a failed transaction: roll back, or open the database again where DuckDB has given it up."""
-        try:
+        with contextlib.suppress(duckdb.Error):  # no transaction is open any more
             self._connection.rollback()
-        except duckdb.Error:
-            pass  # no transaction is open any more
         try:
             self._connection.execute("SELECT 1 FROM meta").fetchall()
             self.writer.restart()

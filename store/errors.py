@@ -4,7 +4,8 @@
 StoreError            the store cannot run here: exit status 3, one sentence and a fix
 QueryError            a question that cannot be answered: an HTTP status, a code and a hint
 ├── TooLarge (413)    the hint proposes a narrower range
-└── TimeLimit (504)
+├── TimeLimit (504)
+└── Unavailable (503)
 Refused               a request of a sender that is not taken: reason is the label it is counted under
 ├── Invalid           its content is wrong; sending it again is no use
 ├── Oversized
@@ -51,6 +52,10 @@ class TimeLimit(QueryError):
 
     def __init__(self, seconds: float) -> None:
         super().__init__("time_limit", f"the query took longer than {seconds:g} s", "choose a shorter range")
+
+
+class Unavailable(QueryError):
+    status = 503
 
 
 class Refused(Exception):

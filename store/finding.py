@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At most one sentence about a range: a GPU that was little used, and what the CPU did meanwhile. None where evidence is weak.
+"""At most one sentence about a range: a GPU that was little used, and what the CPU did meanwhile. None where evidence
+is weak.
 
 It says "utilization", never "idle": NVML's figure is the share of time in which any kernel ran, and gives no gaps.
 """
@@ -79,7 +80,8 @@ def _regex(name: str) -> str:
 
 
 def _lowest(reader: Reader, question: Question) -> tuple | None:
-    """(node, gpu, index, low seconds, readings, mean) of the GPU with the most seconds of low utilization, if they are many."""
+    """(node, gpu, index, low seconds, readings, mean) of the GPU with the most seconds of low utilization, if they are
+    many."""
     conditions, parameters = question.node_conditions()
     among = sql.among_series(conditions)
     parameters |= {
@@ -111,7 +113,8 @@ def _lowest(reader: Reader, question: Question) -> tuple | None:
 
 
 def _guilty(reader: Reader, contents: Contents, question: Question, node: str, seconds: np.ndarray) -> tuple | None:
-    """The deepest function with a strong share of the heaviest process's samples in `seconds`, and a weaker one elsewhere."""
+    """The deepest function with a strong share of the heaviest process's samples in `seconds`, and a weaker one
+    elsewhere."""
     base = replace(
         question, type="cpu", matchers=(*question.matchers, Matcher("node", "=", node)) if node else question.matchers
     )

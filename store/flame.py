@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From (group, leaf node, value) to one merged tree, level by level with numpy; pure.
 
-The store keeps stacks as a calling context tree per generation (schema.py, `nodes`). `climb` adds up a generation's leaves into the
-nodes above them; `merge` joins the generations' trees by what frames are called, under process and thread levels given by the caller.
+The store keeps stacks as a calling context tree per generation (schema.py, `nodes`). `climb` adds up a generation's
+leaves into the nodes above them; `merge` joins the generations' trees by what frames are called, under process and
+thread levels given by the caller.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Distinct (group, node) pairs at one depth of one generation; `up` indexes the level above (its groups at depth 1)."""
+    """Distinct (group, node) pairs at one depth of one generation; `up` indexes the level above (its groups at depth
+    1)."""
 
     group: NDArray[np.int64]
     node: NDArray[np.int64]
@@ -210,7 +212,8 @@ def sort_children(tree: Tree) -> Tree:
 
 
 def prune(tree: Tree, min_share: float, max_nodes: int) -> tuple[Tree, int, float]:
-    """The tree without nodes below `min_share` of its total, and its `max_nodes` largest; how many went, and the bound in shares."""
+    """The tree without nodes below `min_share` of its total, and its `max_nodes` largest; how many went, and the bound
+    in shares."""
     whole = max(int(tree.total[0]), 1)
     bound = min_share * whole
     mask = tree.total >= bound

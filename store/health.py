@@ -213,7 +213,8 @@ AROUND = 600  # seconds: a process seen this long before or after the range did 
 def _seen_outside(
     reader: Reader, question: Question, types: list[int], keys: list[tuple]
 ) -> dict[tuple, tuple[bool, bool]]:
-    """Whether each process was seen before and after the range; "after" also where the range ends too near to the data's end."""
+    """Whether each process was seen before and after the range; "after" also where the range ends too near to the
+    data's end."""
     sides = []
     span = question.span
     newest = reader.rows(sql.NEWEST_WINDOW, {"first": span.last, "last": span.last + AROUND})[0][0]

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """HTTP: the JSON API of docs/api.md, OTLP/HTTP, /metrics, and the page in store/web/dist.
 
-Nothing here allows another origin: no CORS headers; a Host header that is no address or name of ours is refused while we listen on
-loopback (DNS rebinding); OTLP needs the protobuf content type, which a form or a script of another origin cannot send unasked.
+Nothing here allows another origin: no CORS headers; a Host header that is no address or name of ours is refused while
+we listen on loopback (DNS rebinding); OTLP needs the protobuf content type, which a form or a script of another origin
+cannot send unasked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OTLP over gRPC: ProfilesService and MetricsService. Bytes go to the engine as they came, and OK means committed.
 
-Requests are decoded by the engine, not by gRPC, so that what cannot be parsed is INVALID_ARGUMENT and counted, never INTERNAL.
+Requests are decoded by the engine, not by gRPC, so that what cannot be parsed is INVALID_ARGUMENT and counted, never
+INTERNAL.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import grpc
 from gpustrobe.proto.otlp import METHODS, ExportMetricsServiceResponse, ExportProfilesServiceResponse
+from gpustrobe.store.addresses import listen
 from gpustrobe.store.engine import MAX_REQUEST
 from gpustrobe.store.errors import DiskFull, Invalid, Oversized, Refused, StoreError
 
@@ -19,7 +21,8 @@ if TYPE_CHECKING:
 
     from gpustrobe.store.engine import Done, Engine
 
-# gRPC itself refuses past this, also with RESOURCE_EXHAUSTED, but uncounted; between the two the engine refuses and counts.
+# gRPC itself refuses past this, also with RESOURCE_EXHAUSTED, but uncounted; between the two the engine refuses and
+# counts.
 GRPC_LIMIT = 2 * MAX_REQUEST
 RETRY_SECONDS = 30
 
@@ -93,14 +96,12 @@ async def start(engine: Engine, address: str) -> tuple[grpc.aio.Server, int]:
         service, method = path.strip("/").rsplit("/", 1)
         handler = grpc.unary_unary_rpc_method_handler(_handler(engine, kind))
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    listen(address, "gRPC", "--grpc").close()  # gRPC itself would print a line of its own and not say why
     try:
         port = server.add_insecure_port(address)
-    except RuntimeError:
-        port = 0
-    if not port:
+    except RuntimeError as error:
         raise StoreError(
-            f"The gRPC address {address} cannot be used: it is taken, or not one of this machine.",
-            "Choose another with --grpc HOST:PORT, or stop what listens there (ss -ltnp).",
-        )
+            f"The gRPC address {address} cannot be used: {error}.", "Choose another with --grpc HOST:PORT."
+        ) from None
     await server.start()
     return server, port

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Content hashes to dense ids, vectorized: a hash table in two numpy arrays (12 bytes a slot, filled to a half at most).
+"""Content hashes to dense ids, vectorized: a hash table in two numpy arrays (12 bytes a slot, filled to a half at
+most).
 
 A dict of Python ints costs about 100 bytes an entry and 80 ns a look-up; this costs 24-48 bytes and about 20 ns.
 """
@@ -40,7 +41,8 @@ class IdTable:
         return self.first_id + self.count
 
     def intern(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
-        """Ids of hashes (n,), and the positions of those that are new: first occurrences, in ascending order of their new ids.
+        """Ids of hashes (n,), and the positions of those that are new: first occurrences, in ascending order of their
+        new ids.
 
         New ids are given in order of first occurrence.
         """

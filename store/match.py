@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`match`: a list of matchers as in Prometheus, `comm="python3",pod!="x",script=~"train.*",thread!~"..."`, to SQL conditions.
+"""`match`: a list of matchers as in Prometheus, `comm="python3",pod!="x",script=~"train.*",thread!~"..."`, to SQL
+conditions.
 
-A label that a sample does not have is the empty text, so `pod=""` finds what is in no pod. Regular expressions are RE2, anchored.
-Label names that are no column are looked up in the map under their own name. Values only ever travel as parameters.
+A label that a sample does not have is the empty text, so `pod=""` finds what is in no pod. Regular expressions are RE2,
+anchored. Label names that are no column are looked up in the map under their own name. Values only ever travel as
+parameters.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def types_of(reader: Reader, name: str) -> Types:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """Levels above the frames: root, processes, threads. parents as flame.merge wants them; texts per node (name, kind, module, file)."""
+    """Levels above the frames: root, processes, threads. parents as flame.merge wants them; texts per node (name, kind,
+    module, file)."""
 
     parents: list[list[int]]
     texts: list[tuple[str, str, str, str]]
@@ -160,7 +161,8 @@ def _period(types: Types, kinds: NDArray, value: NDArray) -> float:
 
 
 def _focused(reader: Reader, parts: list[Part], count: int, focus: str, exclude: str) -> NDArray[np.bool_]:
-    """Which rows have a stack with a function that matches `focus` and none that matches `exclude` (RE2, found anywhere)."""
+    """Which rows have a stack with a function that matches `focus` and none that matches `exclude` (RE2, found
+    anywhere)."""
     kept = np.ones(count, dtype=bool)
     for expression, wanted in ((focus, True), (exclude, False)):
         if not expression:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Retention: whole hours are deleted, the oldest first, by age and until the data fits its size. Free blocks are reused."""
+"""Retention: whole hours are deleted, the oldest first, by age and until the data fits its size. Free blocks are
+reused."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """0 = without bound. `size` in bytes of data in the file; between two looks it can be passed by what arrives meanwhile."""
+    """0 = without bound. `size` in bytes of data in the file; between two looks it can be passed by what arrives
+    meanwhile."""
 
     age: int = 14 * 86_400  # seconds
     size: int = 20 << 30
@@ -31,7 +33,8 @@ def enforce(
     used: Callable[[duckdb.DuckDBPyConnection], int],
     drop: Callable[[duckdb.DuckDBPyConnection, int], None],
 ) -> int:
-    """Delete what is too old or too much; returns the Unix second before which all is gone, 0 if nothing was deleted."""
+    """Delete what is too old or too much; returns the Unix second before which all is gone, 0 if nothing was
+    deleted."""
     oldest = connection.execute(sql.OLDEST).fetchall()[0][0]
     if oldest is None:
         return 0
@@ -43,7 +46,8 @@ def enforce(
         oldest = connection.execute(sql.OLDEST).fetchall()[0][0]
         if oldest is None:
             break
-        # A span longer than a day loses an hour at a time; a shorter one a twenty-fourth, so that the newest always stays.
+        # A span longer than a day loses an hour at a time; a shorter one a twenty-fourth, so that the newest always
+        # stays.
         step = max(60, min(HOUR, (now - oldest) // 24))
         before = (oldest // step + 1) * step
         if before > now - step:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of the store and the label columns. docs/decisions/0002-store-schema.md says why they look like this.
 
-All tables are append-only, have no index and no NULL: missing text is '', a missing number is -1. Ids count up and are given by
-the one writer; an id names content within one *generation* (intern.py), so two ids may stand for the same content and readers merge
-by content. Order within a table is the order of arrival, which is the order of time save for late batches: zone maps prune by `second`.
+All tables are append-only, have no index and no NULL: missing text is '', a missing number is -1. Ids count up and are
+given by the one writer; an id names content within one *generation* (intern.py), so two ids may stand for the same
+content and readers merge by content. Order within a table is the order of arrival, which is the order of time save for
+late batches: zone maps prune by `second`.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ TABLES = {
     # One row per (name, unit, period): nodes may sample at different rates.
     "types": "type UTINYINT, name VARCHAR, unit VARCHAR, period BIGINT",
     # First id of each table in a generation: retention drops what older generations own.
-    "generations": "generation INTEGER, node BIGINT, frame BIGINT, function BIGINT, series BIGINT, metric BIGINT, started BIGINT",
+    "generations": "generation INTEGER, node BIGINT, frame BIGINT, function BIGINT, series BIGINT, metric BIGINT, "
+    "started BIGINT",
     "series": ", ".join(
         [
             "series BIGINT",
@@ -43,13 +45,16 @@ TABLES = {
             "labels MAP(VARCHAR, VARCHAR)",
         ]
     ),
-    "functions": "function BIGINT, hash BIGINT, name VARCHAR, kind VARCHAR, module VARCHAR, file VARCHAR, reason VARCHAR",
+    "functions": "function BIGINT, hash BIGINT, name VARCHAR, kind VARCHAR, module VARCHAR, file VARCHAR, "
+    "reason VARCHAR",
     "frames": "frame BIGINT, function BIGINT, line INTEGER",
-    # The calling context tree: a stack is its leaf node, and new nodes come in chains. frames[i] is the frame of node + i - 1, whose
-    # parent is the node before it; `parent` is that of the first, 0 = the root (empty stack), and `depth` the depth of the first.
+    # The calling context tree: a stack is its leaf node, and new nodes come in chains. frames[i] is the frame of node +
+    # i - 1, whose parent is the node before it; `parent` is that of the first, 0 = the root (empty stack), and `depth`
+    # the depth of the first.
     "chains": "node BIGINT, parent BIGINT, depth USMALLINT, frames BIGINT[]",
     "samples": "second BIGINT, type UTINYINT, series BIGINT, stack BIGINT, value BIGINT",
-    # One row per profile received: what was measured when, also where no sample fell. Times in ns, total in the type's unit.
+    # One row per profile received: what was measured when, also where no sample fell. Times in ns, total in the type's
+    # unit.
     "windows": "second BIGINT, type UTINYINT, node VARCHAR, start BIGINT, duration BIGINT, total BIGINT",
     # kind: gauge, delta, cumulative
     "metrics": "metric BIGINT, name VARCHAR, unit VARCHAR, kind VARCHAR, series BIGINT",
@@ -58,7 +63,8 @@ TABLES = {
     "resources": "second BIGINT, node VARCHAR, attributes MAP(VARCHAR, VARCHAR)",
 }
 
-# intDiv and fullMatch make the query text the same in ClickHouse, where intDiv exists and fullMatch is a one-line function.
+# intDiv and fullMatch make the query text the same in ClickHouse, where intDiv exists and fullMatch is a one-line
+# function.
 MACROS = (
     "CREATE OR REPLACE TEMP MACRO intDiv(a, b) AS a // b",
     "CREATE OR REPLACE TEMP MACRO fullMatch(a, b) AS regexp_full_match(a, b)",

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All SQL text of the store, in the subset that DuckDB and ClickHouse share: integer arithmetic, explicit AS and ORDER BY, intDiv,
-fullMatch and partMatch (macros in DuckDB), parameters written {name:Type}. `render` turns them into DuckDB's $name.
+"""All SQL text of the store, in the subset that DuckDB and ClickHouse share: integer arithmetic, explicit AS and ORDER
+BY, intDiv, fullMatch and partMatch (macros in DuckDB), parameters written {name:Type}. `render` turns them into
+DuckDB's $name.
 
 A question's samples are picked by `PICKED`, to which match.py adds conditions on `series`.
 """
@@ -40,19 +41,21 @@ SELECT series AS series, type AS type, sum(value)::BIGINT AS value, min(second) 
 FROM samples WHERE {picked} GROUP BY series, type LIMIT {{limit:UInt64}}"""
 
 SERIES_OF = """
-SELECT series.series AS series, node, service, namespace, pod, container, comm, script, thread, gpu, pid, tid, gpu_index, labels
-FROM series JOIN wanted ON series.series = wanted.id ORDER BY series"""
+SELECT series.series AS series, node, service, namespace, pod, container, comm, script, thread, gpu, pid, tid,
+gpu_index, labels FROM series JOIN wanted ON series.series = wanted.id ORDER BY series"""
 
 # The one text that ClickHouse needs differently (ARRAY JOIN): order is checked by the reader.
 CHAINS = """
-SELECT node, parent, depth, len(frames) AS length FROM chains WHERE node >= {first:Int64} AND node < {last:Int64} ORDER BY node"""
+SELECT node, parent, depth, len(frames) AS length FROM chains WHERE node >= {first:Int64} AND node < {last:Int64} ORDER
+BY node"""
 CHAIN_FRAMES = """
 SELECT node + unnest(range(len(frames))) AS node, unnest(frames) AS frame FROM chains
 WHERE node >= {first:Int64} AND node < {last:Int64}"""
 FRAMES = "SELECT function, line FROM frames WHERE frame >= {first:Int64} AND frame < {last:Int64} ORDER BY frame"
 FUNCTIONS = "SELECT hash FROM functions WHERE function >= {first:Int64} AND function < {last:Int64} ORDER BY function"
 FUNCTION_TEXT = """
-SELECT function AS function, name, kind, module, file, reason FROM functions JOIN wanted ON function = wanted.id ORDER BY function"""
+SELECT function AS function, name, kind, module, file, reason FROM functions JOIN wanted ON function = wanted.id ORDER
+BY function"""
 FUNCTIONS_LIKE = "SELECT function FROM functions WHERE partMatch(name, {expression:String}) ORDER BY function"
 
 # Charts. {key} is the text of the grouping label, or ''.
@@ -71,8 +74,8 @@ METRICS = """
 SELECT metric AS metric, metrics.name AS name, unit, kind, metrics.series AS series FROM metrics
 WHERE metrics.name = {name:String}"""
 READINGS = """
-SELECT metric AS metric, intDiv(time, {{step:Int64}}) AS bin, avg(value) AS mean, min(value) AS low, max(value) AS high, sum(value) AS total
-FROM readings WHERE second >= {{first:Int64}} AND second < {{last:Int64}}
+SELECT metric AS metric, intDiv(time, {{step:Int64}}) AS bin, avg(value) AS mean, min(value) AS low, max(value) AS high,
+sum(value) AS total FROM readings WHERE second >= {{first:Int64}} AND second < {{last:Int64}}
 AND metric IN (SELECT metric FROM metrics WHERE name = {{name:String}}{among})
 GROUP BY metric, bin ORDER BY metric, bin LIMIT {{limit:UInt64}}"""
 READINGS_RAW = """
@@ -84,10 +87,10 @@ METRIC_LABELS = """
 SELECT metric AS metric, metrics.name AS name, unit, kind, node, gpu, gpu_index, pid, comm, labels
 FROM metrics JOIN series ON metrics.series = series.series JOIN wanted ON metrics.metric = wanted.id ORDER BY metric"""
 BOOKS = """
-SELECT metrics.name AS name, coalesce(labels['reason'], '') AS reason, readings.second AS second, sum(value)::BIGINT AS value
-FROM readings JOIN metrics ON readings.metric = metrics.metric JOIN series ON metrics.series = series.series
-WHERE readings.second >= {{first:Int64}} AND readings.second < {{last:Int64}} AND metrics.name LIKE 'gpustrobe.samples.%'{among}
-GROUP BY ALL ORDER BY second LIMIT {{limit:UInt64}}"""
+SELECT metrics.name AS name, coalesce(labels['reason'], '') AS reason, readings.second AS second, sum(value)::BIGINT AS
+value FROM readings JOIN metrics ON readings.metric = metrics.metric JOIN series ON metrics.series = series.series
+WHERE readings.second >= {{first:Int64}} AND readings.second < {{last:Int64}} AND metrics.name LIKE
+'gpustrobe.samples.%'{among} GROUP BY ALL ORDER BY second LIMIT {{limit:UInt64}}"""
 
 # What is known at the start of the process; kept up to date in memory afterwards (state.py).
 NODE_SPANS = """
@@ -124,8 +127,10 @@ SELECT (SELECT min(stack) FROM samples WHERE stack > 0) AS node, (SELECT min(ser
 (SELECT min(metric) FROM readings) AS metric"""
 
 WINDOW_NODES = """
-SELECT DISTINCT node AS node FROM windows WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN {types:Array(UInt8)}"""
+SELECT DISTINCT node AS node FROM windows WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN
+{types:Array(UInt8)}"""
 NEWEST_WINDOW = "SELECT max(second) FROM windows WHERE second >= {first:Int64} AND second < {last:Int64}"
 PROCESSES_SEEN = """
 SELECT DISTINCT node, pid, comm, script FROM series WHERE series IN (
-SELECT DISTINCT series FROM samples WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN {types:Array(UInt8)})"""
+SELECT DISTINCT series FROM samples WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN
+{types:Array(UInt8)})"""

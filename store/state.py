@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the status page needs of each node, kept in memory: loaded once at the start, then updated by each committed batch."""
+"""What the status page needs of each node, kept in memory: loaded once at the start, then updated by each committed
+batch."""
 
 from __future__ import annotations
 

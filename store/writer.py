@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from gpustrobe.store.batch import Batch
     from numpy.typing import NDArray
 
-# A generation ends, and all its content is written anew when it is next seen, once a table has this many entries or the day changes.
-# Bounds this process's memory (24-48 bytes an entry), lets readers hold a generation in arrays, and lets retention drop content.
+# A generation ends, and all its content is written anew when it is next seen, once a table has this many entries or the
+# day changes. Bounds this process's memory (24-48 bytes an entry), lets readers hold a generation in arrays, and lets
+# retention drop content.
 LIMITS = {"node": 1_000_000, "frame": 500_000, "function": 500_000, "series": 250_000, "metric": 250_000}
 DAY = 86_400
 MAX_KNOWN = 50_000  # batches, about 10 MB
@@ -44,7 +45,8 @@ def bits(values: list[int] | NDArray) -> NDArray[np.int64]:
 
 
 class Writer:
-    """Holds the ids of the current generation. After a failed commit call `restart`: ids that were never stored are given again."""
+    """Holds the ids of the current generation. After a failed commit call `restart`: ids that were never stored are
+    given again."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
@@ -105,7 +107,8 @@ class Writer:
         return self.connection.execute(text, parameters).fetchall()[0][0] > 0
 
     def _remember(self, key: tuple[int, int]) -> None:
-        """Batches of this process are known without asking the database (0.3 ms), those at or before the horizon are looked up."""
+        """Batches of this process are known without asking the database (0.3 ms), those at or before the horizon are
+        looked up."""
         self._known[key] = None
         if len(self._known) > MAX_KNOWN:
             oldest = next(iter(self._known))
@@ -113,7 +116,8 @@ class Writer:
             del self._known[oldest]
 
     def flush(self) -> None:
-        """Insert what was collected into the open transaction, one statement a table: each costs 0.7 ms whatever it holds."""
+        """Insert what was collected into the open transaction, one statement a table: each costs 0.7 ms whatever it
+        holds."""
         for table, pieces in self._rows.items():
             names = columns(table)
             mapped = next((name for name in names if f"{name}_keys" in pieces[0]), None)
@@ -303,7 +307,8 @@ def slices(values: NDArray[np.int64], starts: NDArray[np.intp]) -> NDArray:
 
 
 def chain_hashes(offsets: NDArray[np.int64], frame_hash: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """For each element of the CSR stacks, root first, the hash of the path from the root to it; shape as `frame_hash`."""
+    """For each element of the CSR stacks, root first, the hash of the path from the root to it; shape as
+    `frame_hash`."""
     chain = np.zeros(len(frame_hash), dtype=np.uint64)
     lengths = np.diff(offsets)
     by_length = np.argsort(-lengths, kind="stable")

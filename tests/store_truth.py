@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The store's answers by brute force: plain Python over the samples that were sent, no numpy, no SQL, nothing of store/."""
+"""The store's answers by brute force: plain Python over the samples that were sent, no numpy, no SQL, nothing of
+store/."""
 
 from __future__ import annotations
 

@@ -398,7 +398,8 @@ def test_finding_names_the_starving_line_and_keeps_quiet_without_evidence(engine
     answers = Answers(engine, "test")
     found = ask(answers, "finding", last=FIRST + 60, node="n")["finding"]
     assert "".join(part["t"] for part in found["text"]) == (
-        "GPU 0 was below 10 % utilization for 33 % of this range; python3 then spent 88 % of its CPU time under collate, data.py:88"
+        "GPU 0 was below 10 % utilization for 33 % of this range; "
+        "python3 then spent 88 % of its CPU time under collate, data.py:88"
     )
     assert found["focus"] == "^collate$"
     assert found["match"] == 'comm="python3",script="train.py"'
@@ -449,7 +450,6 @@ def test_rows_and_time_are_limited(engine):
     with pytest.raises(TooLarge) as caught:
         ask(Answers(engine, "test", Limits(rows=500)), "flamegraph")
     assert "from=" in caught.value.hint
-    with pytest.raises(TimeLimit):
-        with engine.readers.reader(Limits(seconds=0.2)) as reader:
-            reader.rows("SELECT count(*) FROM range(10000000) a, range(1000000) b WHERE a.range % 7 = b.range % 3")
+    with pytest.raises(TimeLimit), engine.readers.reader(Limits(seconds=0.2)) as reader:
+        reader.rows("SELECT count(*) FROM range(10000000) a, range(1000000) b WHERE a.range % 7 = b.range % 3")
     assert ask(Answers(engine, "test"), "flamegraph")["total"] == 2000
