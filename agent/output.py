@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import tempfile
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpustrobe.agent.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from gpustrobe.agent.formats.stacks import Stacks
 
 SUFFIXES = {
     ".pb.gz": "pprof",
@@ -25,6 +30,11 @@ EXTENSION = {"pprof": ".pb.gz", "collapsed": ".collapsed", "speedscope": ".speed
 def form_of(name: str) -> str | None:
     """The format a file name's suffix stands for."""
     return next((form for suffix, form in SUFFIXES.items() if name.endswith(suffix)), None)
+
+
+def render(form: str, stacks: Stacks) -> bytes:
+    """The file's content; `form` is a module of agent/formats/."""
+    return importlib.import_module(f"gpustrobe.agent.formats.{form}").render(stacks)
 
 
 def dated_name(now: datetime, form: str, folder: Path = Path()) -> str:

@@ -59,7 +59,7 @@ class OwnReadings:
                 self._drops[reason] += count
 
     def take(self) -> list[Reading]:
-        self._add_late()
+        self.count_late()
         now = self._clock()
         cost = self._latest = self._cost.take()
         readings, self._pending = self._pending, []
@@ -72,7 +72,7 @@ class OwnReadings:
             Reading("system.cpu.logical.count", "{cpu}", now, self._cpus, {}),
         ]
 
-    def _add_late(self) -> None:
+    def count_late(self) -> None:
         """Samples lost after their window was closed move from delivered to a drop: the sum stays what it was."""
         now, counts = self._clock(), self._late()
         for reason in DROPS.keys() & counts.keys():

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable
@@ -199,9 +200,9 @@ def _write_snapshot(plan: Plan, recording: Recording, progress: Progress) -> Non
 
 def _write(plan: Plan, total: Total, file: str) -> None:
     from gpustrobe.agent.commands.record import deliver
-    from gpustrobe.agent.sampling import render
+    from gpustrobe.agent.formats.stacks import from_profiles
 
-    deliver(render(plan.form, total), file)
+    deliver(output.render(plan.form, from_profiles(total.profiles(), node=socket.gethostname())), file)
     for line in summary(total, file):
         print(line, file=sys.stderr)
 

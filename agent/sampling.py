@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpustrobe.agent.errors import GpustrobeError, UsageError
+from gpustrobe.agent.errors import GpustrobeError
 from gpustrobe.agent.naming import Naming
 from gpustrobe.agent.sampler import Sampler, SamplerOptions, close_files
 
 if TYPE_CHECKING:
-    from gpustrobe.agent.total import Total
     from gpustrobe.symbolizer.symbolizer import Symbolizer
 
 TRIAL = 0.25  # seconds
@@ -52,8 +51,3 @@ def trial(rate: int = 100, seconds: float = TRIAL) -> str:
         close_files(window)
     produced = sum(window.books.produced for window in windows)
     return "" if produced else "it loads, but no timer of it fires\nPlease report this with `uname -a`."
-
-
-def render(form: str, total: Total) -> bytes:
-    """The file's content."""
-    raise UsageError(f"{form} is not written yet")

@@ -133,10 +133,16 @@ class Agent:
         more()
 
     def last_words(self) -> str:
-        """What was sampled, sent and lost, in one sentence."""
-        books = self.own.books()
-        lost = sum(books.drops.values())
-        return f"{books.delivered:,} samples delivered, {lost:,} lost"
+        """What was sampled, lost, and not sent yet, in one sentence."""
+        self.own.count_late()
+        books, counters = self.own.books(), self.exporter.counters()
+        lost = {name: count for name, count in books.drops.items() if count}
+        losses = (
+            f"{sum(lost.values()):,} lost ({', '.join(f'{n} {c:,}' for n, c in lost.items())})" if lost else "none lost"
+        )
+        waiting = counters.get("spool_batches", 0)
+        rest = f", {waiting:,} batches wait on disk for the store" if waiting else ""
+        return f"{books.delivered:,} samples delivered, {losses}{rest}"
 
 
 def endpoint(settings: Settings, store: Address) -> Endpoint:

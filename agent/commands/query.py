@@ -15,7 +15,7 @@ from gpustrobe.agent.client import Client
 from gpustrobe.agent.config import Settings
 from gpustrobe.agent.errors import UsageError
 
-ALL_STACKS = 1_000_000  # rows asked of /stacks: collapsed and pprof promise every stack, or an error
+ALL_STACKS = 100_000  # the most rows /stacks gives; what it leaves out it counts, and we say
 
 
 @click.group(
@@ -121,7 +121,7 @@ def show_json(answer: dict[str, Any]) -> None:
 
 
 @command.command()
-@common(("text", "collapsed", "pprof", "json"))
+@common(("text", "collapsed", "pprof", "speedscope", "html", "json"))
 @tree_options
 @click.option("--lines", is_flag=True, help="Tell frames apart by line too.")
 @click.option(
@@ -145,9 +145,12 @@ def flamegraph(
     """Where time went, as a tree."""
     look = tree_text.look_of(sys.stdout, os.environ) if output in (None, "-") else tree_text.Look(160)
     asked = [("focus", focus), ("exclude", exclude), ("lines", "1" if lines else None)]
-    if form in ("collapsed", "pprof"):
+    if form not in ("text", "json"):
         answer = ask(settings, "stacks", [*asked, ("limit", ALL_STACKS)], **where)
         empty = not answer["rows"]
+        if answer.get("left_out"):
+            rest = f"{answer['left_out']:,} smaller stacks did not fit; narrow the range or add --match"
+            click.echo(f"gpustrobe: {rest}", err=True)
     else:
         answer = ask(settings, "flamegraph", asked, **where)
         empty = not answer["total"]
@@ -165,9 +168,10 @@ def _rendered(
         return (
             b"" if empty else "".join(line + "\n" for line in tree_text.flame_lines(answer, look, min_share)).encode()
         )
-    from gpustrobe.agent.formats import answer as answers
+    from gpustrobe.agent import output
+    from gpustrobe.agent.formats.stacks import from_answer
 
-    return answers.collapsed(answer) if form == "collapsed" else answers.pprof(answer, sample_type)
+    return output.render(form, from_answer(answer, sample_type))
 
 
 def _deliver(content: bytes, output: str | None) -> None:
@@ -215,7 +219,7 @@ def top(settings: Settings, form: str, limit: int, focus: str | None, exclude: s
     metavar="SECONDS",
     help="Width of a point; by default so that the range fits.",
 )
-@click.option("--limit", type=click.IntRange(1, 1000), default=8, metavar="N", help="Series shown.  [default: 8]")
+@click.option("--limit", type=click.IntRange(1, 200), default=8, metavar="N", help="Series shown.  [default: 8]")
 def series(
     settings: Settings, form: str, name: str, by: str | None, step_ms: int | None, limit: int, **where: Any
 ) -> None:

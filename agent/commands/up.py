@@ -47,14 +47,14 @@ def command(settings: Settings) -> int:
     stop.install()
     ready = store.start()
     try:
-        _run(settings, store, ready, stop, logger)
+        words = _run(settings, store, ready, stop, logger)
     finally:
         store.stop()
-    logger.info("stopped; all data is in %s", settings.data)
+    logger.info("stopped; %s; all data is in %s", words, settings.data)
     return 0
 
 
-def _run(settings: Settings, store: Any, ready: dict[str, Any], stop: Any, logger: logging.Logger) -> None:
+def _run(settings: Settings, store: Any, ready: dict[str, Any], stop: Any, logger: logging.Logger) -> str:
     from gpustrobe.agent.units import parse_address
     from gpustrobe.agent.wiring import Agent
 
@@ -63,6 +63,7 @@ def _run(settings: Settings, store: Any, ready: dict[str, Any], stop: Any, logge
     for line in banner(settings, http, agent):
         click.echo(line)
     agent.run(stop, _Tick(agent, store))
+    return agent.last_words()
 
 
 class _Tick:
