@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One gRPC connection to a receiver of OTLP: credentials, headers, and a status for every way a call can fail.
-
-grpcio is imported by the first `send`, in the exporter's thread: it costs 0.1 s and 14 MB that an agent without a store
-should not pay. After that this process must not fork without exec (grpc's threads do not survive it); children are
-started by exec.
+"""A receiver of OTLP over gRPC: its address, credentials, headers; connects when there is something to send, and again
+when the connection or a certificate has changed.
 """
 
 from __future__ import annotations
@@ -12,20 +9,20 @@ import ipaddress
 import logging
 import os
 import re
-from collections.abc import Callable
+import ssl
+import time
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpustrobe.agent.errors import EnvironmentProblem, UsageError
+from gpustrobe.agent.units import parse_address
 from gpustrobe.proto.methods import METHODS
 
 if TYPE_CHECKING:
-    import grpc
+    from gpustrobe.agent.connection import Connection
 
-# gRPC tries a lost connection again after 1, 1.6, 2.6 ... seconds, up to two minutes by default; by then our queue is
-# full.
-RECONNECT = (("grpc.initial_reconnect_backoff_ms", 500), ("grpc.max_reconnect_backoff_ms", 5_000))
 HEADER = re.compile(r"[a-z0-9_.-]+")
 
 
@@ -56,69 +53,95 @@ class Endpoint:
 
 
 class SendFailure(Exception):
-    """A call that did not succeed: gRPC status name, what the other side or gRPC said."""
+    """A call that did not succeed: gRPC status name, and what the other side or the system said."""
 
     def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
+        super().__init__(f"{code}: {message}" if message else code)
         self.code = code
         self.message = message
 
 
 class Channel:
-    """Used by one thread."""
+    """Used by one thread. The first `send` imports the h2 package (40 ms, 5 MB)."""
 
     def __init__(self, endpoint: Endpoint, logger: logging.Logger | None = None) -> None:
         self._endpoint = endpoint
+        self._address = parse_address(endpoint.target, 4317)
         self._logger = logger or logging.getLogger("gpustrobe")
-        self._grpc_channel: grpc.Channel | None = None
+        self._connection: Connection | None = None
         self._stamp: object = None
-        self._methods: dict[str, Callable] = {}
         self._token = _Token(endpoint.token_file)
         if endpoint.token_file and not endpoint.secure and not is_loopback(endpoint.target):
             self._logger.warning("the token for %s travels without TLS: anyone on the way can read it", endpoint.target)
 
     def send(self, kind: str, request: bytes, timeout: float | None = None) -> bytes:
         """The serialized answer to a serialized request. Raises SendFailure."""
-        import grpc
+        from gpustrobe.agent.connection import Broken
 
+        deadline = time.monotonic() + min(self._endpoint.timeout, timeout or self._endpoint.timeout)
         try:
-            call = self._method(kind)
-            return call(
-                request,
-                timeout=min(self._endpoint.timeout, timeout or self._endpoint.timeout),
-                metadata=self._metadata(),
-                compression=grpc.Compression.Gzip if self._endpoint.gzip else None,
-            )
-        except grpc.RpcError as error:
-            raise SendFailure(error.code().name, error.details() or "") from None
+            metadata = self._metadata()
+            connection = self._open_connection(deadline)
+            reused = connection.calls > 0
+            try:
+                return connection.call(METHODS[kind], request, metadata, self._endpoint.gzip, deadline)
+            except Broken:
+                if not reused:
+                    raise
+            # The other side may end a connection that rests, at any moment: once more on a new one.
+            self.close()
+            return self._open_connection(deadline).call(METHODS[kind], request, metadata, self._endpoint.gzip, deadline)
         except EnvironmentProblem as error:  # a file that cannot be read now may be there at the next try
             raise SendFailure("UNAUTHENTICATED", error.message) from None
+        except Broken as error:
+            self.close()
+            raise SendFailure("UNAVAILABLE", str(error)) from None
+        except SendFailure as failure:
+            if failure.code in ("UNAVAILABLE", "DEADLINE_EXCEEDED", "INTERNAL", "RESOURCE_EXHAUSTED"):
+                self.close()  # it may be half used
+            raise
 
     def close(self) -> None:
-        if self._grpc_channel is not None:
-            self._grpc_channel.close()
-        self._grpc_channel, self._methods = None, {}
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
-    def _method(self, kind: str) -> Callable:
+    def _open_connection(self, deadline: float) -> Connection:
+        from gpustrobe.agent.connection import Connection
+
         stamp = self._files_stamp()
-        if self._grpc_channel is None or stamp != self._stamp:
+        if self._connection is not None and (stamp != self._stamp or not self._connection.is_open()):
             self.close()
-            self._grpc_channel, self._stamp = self._open(), stamp
-            # Without serializers, requests and answers are bytes.
-            self._methods = {name: self._grpc_channel.unary_unary(path) for name, path in METHODS.items()}
-        return self._methods[kind]
+        if self._connection is None:
+            host, port = self._address.host, self._address.port
+            self._connection = Connection(host, port, self._tls(), self._proxy(), deadline)
+            self._stamp = stamp
+        return self._connection
 
-    def _open(self) -> grpc.Channel:
-        import grpc
-
+    def _tls(self) -> ssl.SSLContext | None:
         endpoint = self._endpoint
-        options = [*RECONNECT, ("grpc.enable_http_proxy", 0 if is_loopback(endpoint.target) else 1)]
         if not endpoint.secure:
-            return grpc.insecure_channel(endpoint.target, options)
-        credentials = grpc.ssl_channel_credentials(
-            _content(endpoint.ca_file), _content(endpoint.key_file), _content(endpoint.cert_file)
-        )
-        return grpc.secure_channel(endpoint.target, credentials, options)
+            return None
+        try:
+            context = ssl.create_default_context(cafile=endpoint.ca_file)
+            if endpoint.cert_file:
+                context.load_cert_chain(endpoint.cert_file, endpoint.key_file)
+        except (OSError, ssl.SSLError) as error:
+            files = ", ".join(str(path) for path in (endpoint.ca_file, endpoint.cert_file, endpoint.key_file) if path)
+            raise EnvironmentProblem(f"{files}: {error.strerror or error}.") from error
+        context.set_alpn_protocols(["h2"])
+        return context
+
+    def _proxy(self) -> str:
+        """As gRPC: grpc_proxy, https_proxy, http_proxy, unless no_proxy names the host.
+
+        Never to this machine itself.
+        """
+        host = self._address.host
+        if is_loopback(self._endpoint.target) or urllib.request.proxy_bypass_environment(host):
+            return ""
+        proxies = urllib.request.getproxies_environment()
+        return next((proxies[name] for name in ("grpc", "https", "http") if name in proxies), "")
 
     def _files_stamp(self) -> object:
         """Changes when a certificate is renewed."""

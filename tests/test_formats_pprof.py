@@ -20,7 +20,8 @@ PROFILE = {
     "Label": "key:1:int64 str:2:int64 num:3:int64 num_unit:4:int64",
     "Sample": "location_id:1:uint64* value:2:int64* label:3:Label*",
     "Mapping": "id:1:uint64 memory_start:2:uint64 memory_limit:3:uint64 file_offset:4:uint64 "
-    "filename:5:int64 build_id:6:int64 has_functions:7:bool has_filenames:8:bool has_line_numbers:9:bool has_inline_frames:10:bool",
+    "filename:5:int64 build_id:6:int64 "
+    "has_functions:7:bool has_filenames:8:bool has_line_numbers:9:bool has_inline_frames:10:bool",
     "Line": "function_id:1:uint64 line:2:int64 column:3:int64",
     "Location": "id:1:uint64 mapping_id:2:uint64 address:3:uint64 line:4:Line* is_folded:5:bool",
     "Function": "id:1:uint64 name:2:int64 system_name:3:int64 filename:4:int64 start_line:5:int64",
