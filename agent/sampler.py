@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -117,7 +118,7 @@ def c_options(options: SamplerOptions, keep: list[Any]) -> loader.Options:
 
 
 class Sampler:
-    """Samples from start() to stop(). One thread may take() while another asks for counters()."""
+    """Samples from start() to stop(). take(), counters() and stop() may be called from different threads."""
 
     def __init__(self, options: SamplerOptions = SamplerOptions()) -> None:
         if not 1 <= options.hz <= MAX_HZ:
@@ -126,6 +127,8 @@ class Sampler:
         self._core = loader.library()
         self._handle: int | None = None
         self._last: dict[str, int] = {}
+        self._taking = threading.Lock()  # held while C code that waits uses the handle
+        self._counting = threading.Lock()
 
     def __enter__(self) -> Sampler:
         self.start()
@@ -158,10 +161,12 @@ class Sampler:
 
     def take(self, timeout: float) -> Window | None:
         """The oldest window that has ended; None if none ends within `timeout` seconds. Waits without the GIL."""
-        if self._handle is None:
-            return None
+        with self._taking:
+            return self._take(timeout)
+
+    def _take(self, timeout: float) -> Window | None:
         record = loader.WindowRecord()
-        if self._core.gs_core_take(self._handle, max(0, int(timeout * 1000)), record) != 1:
+        if self._handle is None or self._core.gs_core_take(self._handle, max(0, int(timeout * 1000)), record) != 1:
             return None
         try:
             return window_from(record)
@@ -172,27 +177,36 @@ class Sampler:
         """Ends sampling; the windows not taken yet, the last one shorter than a second. Everything is unloaded then."""
         if self._handle is None:
             return []
-        self._core.gs_core_stop(self._handle)
+        self._core.gs_core_stop(self._handle)  # a take() that waits returns now
         windows = []
-        while (window := self.take(0)) is not None:
-            windows.append(window)
-        self._last = self.counters()
-        self.close()
+        with self._taking:
+            while (window := self._take(0)) is not None:
+                windows.append(window)
+            self._last = self.counters()
+            self._close()
         return windows
 
     def close(self) -> None:
         """Unloads everything; windows not taken are lost."""
         if self._handle is not None:
-            self._core.gs_core_close(self._handle)
-            self._handle = None
+            self._core.gs_core_stop(self._handle)
+        with self._taking:
+            self._close()
+
+    def _close(self) -> None:
+        with self._counting:
+            if self._handle is not None:
+                self._core.gs_core_close(self._handle)
+                self._handle = None
 
     def counters(self) -> dict[str, int]:
         """Totals since start by the names of bpf/core.h GS_COUNTERS and bpf/mappings.h GS_MAPPING_COUNTERS."""
-        if self._handle is None:
-            return dict(self._last)
         names = counter_names()
         values = (ctypes.c_uint64 * len(names))()
-        self._core.gs_core_counters(self._handle, values, len(names))
+        with self._counting:
+            if self._handle is None:
+                return dict(self._last)
+            self._core.gs_core_counters(self._handle, values, len(names))
         return dict(zip(names, values, strict=True))
 
     def feed(self, record: bytes) -> None:

@@ -104,7 +104,9 @@ static int same_stack(const void *table, uint32_t id, const void *wanted)
 	const struct stack *want = wanted;
 	uint32_t start = stack_start(e, id);
 
-	return e->stack_ends[id] - start == want->n && !memcmp(e->stack_frames + start, want->frames, want->n * sizeof(uint32_t));
+	if (e->stack_ends[id] - start != want->n)
+		return 0;
+	return !want->n || !memcmp(e->stack_frames + start, want->frames, want->n * sizeof(uint32_t));
 }
 
 uint32_t gs_epoch_stack(struct gs_epoch *e, const uint32_t *frames, uint32_t n)
@@ -125,7 +127,8 @@ uint32_t gs_epoch_stack(struct gs_epoch *e, const uint32_t *frames, uint32_t n)
 	    gs_index_reserve(&e->stack_index))
 		return GS_NO_ID;
 	id = e->n_stacks++;
-	memcpy(e->stack_frames + e->n_stack_frames, frames, n * sizeof(uint32_t));
+	if (n) /* an empty stack: kernel thread without kernel stacks */
+		memcpy(e->stack_frames + e->n_stack_frames, frames, n * sizeof(uint32_t));
 	e->n_stack_frames += n;
 	e->stack_ends[id] = e->n_stack_frames;
 	gs_index_add(&e->stack_index, (uint32_t)mixed, id);

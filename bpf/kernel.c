@@ -203,12 +203,17 @@ static int open_object(struct gs_kernel *k, const char *path, struct gs_error *e
 	return 0;
 }
 
-/* Kernels before 5.11 charge maps to RLIMIT_MEMLOCK; libbpf 1.x raises it itself where it must. */
-static void raise_memlock(void)
+/* Kernels before 5.11 charge maps to RLIMIT_MEMLOCK when they are made. Put back afterwards, for what this process starts.
+ * Where it may not be raised the maps may still fit: an error only if they do not. */
+static int load_object(struct bpf_object *object)
 {
-	struct rlimit all = { RLIM_INFINITY, RLIM_INFINITY };
+	struct rlimit all = { RLIM_INFINITY, RLIM_INFINITY }, before;
+	int raised = !getrlimit(RLIMIT_MEMLOCK, &before) && !setrlimit(RLIMIT_MEMLOCK, &all);
+	int status = bpf_object__load(object);
 
-	setrlimit(RLIMIT_MEMLOCK, &all); /* where it may not be raised the maps may still fit: an error only if they do not */
+	if (raised)
+		setrlimit(RLIMIT_MEMLOCK, &before);
+	return status;
 }
 
 static int program_fd(struct gs_kernel *k, const char *name)
@@ -263,9 +268,8 @@ static int load(struct gs_kernel *k, const struct gs_options *options, struct gs
 	if (open_object(k, options->object_path, error) || configure(&config, options, error) ||
 	    prepare(k, options, &config, error))
 		return -1;
-	raise_memlock();
 
-	int failed = bpf_object__load(k->object);
+	int failed = load_object(k->object);
 
 	if (failed)
 		return explain_load(error, -failed);

@@ -350,6 +350,22 @@ def test_parent_of_a_hostile_name():
     assert parent(b"") == 0
 
 
+def test_stop_from_another_thread_ends_a_take():
+    sampler = core()
+    taken = []
+    thread = threading.Thread(target=lambda: taken.append(sampler.take(10)))
+    asking = threading.Thread(target=lambda: [sampler.counters() for _ in range(2000)])
+    thread.start()
+    asking.start()
+    time.sleep(0.05)
+    sampler.feed(record([1]))
+    assert sampler.stop() == []  # nothing was cut
+    thread.join(2)
+    asking.join(5)
+    assert taken == [None]
+    assert sampler.counters()["bytes"] == 72
+
+
 def test_stopped_sampler_has_no_windows():
     sampler = core()
     sampler.feed(record([1]))

@@ -335,8 +335,7 @@ def clone(pid):
     args = struct.pack("<11Q", 0, 0, 0, 0, 17, 0, 0, 0, ctypes.addressof(tid) if pid else 0, 1 if pid else 0, 0)
     child = libc.syscall(435, args, len(args))
     if child == 0:
-        end = time.time() + 0.6
-        while time.time() < end: pass
+        while time.process_time() < 0.3: pass
         os._exit(0)
     return child
 first = clone(0)
@@ -351,7 +350,7 @@ print(first, second, ctypes.get_errno(), flush=True)
         done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)
         pids.extend(int(word) for word in done.stdout.split())
 
-    seen = sample(1.8, during=start)
+    seen = sample(0, during=start)
     assert pids[0] == pids[1], f"clone3 with set_tid failed: {os.strerror(pids[2])}"
     lives = [process for process in seen.processes if process.pid == pids[0]]
     assert len({process.start_boottime for process in lives}) == 2
@@ -364,12 +363,12 @@ print(first, second, ctypes.get_errno(), flush=True)
 
 def test_late_taker_and_full_ring_are_counted(built):
     with running(built / "seventy_thirty"), running(built / "seventy_thirty"):
-        late = sample(0, during=lambda: time.sleep(4.5), max_windows=2)
-        full = sample(0, during=lambda: time.sleep(3), hz=500, ring_bytes=1 << 16, flags=loader.STALL)
-    assert len(late.windows) == 2
+        late = sample(0, during=lambda: time.sleep(3.5), max_windows=1)
+        full = sample(0, during=lambda: time.sleep(2), hz=500, ring_bytes=1 << 16, flags=loader.STALL)
+    assert len(late.windows) == 1
     assert late.drops()["window_late"] > 100
     assert late.total("produced") == late.total("idle") + late.total("delivered") + sum(late.drops().values())
-    assert full.drops()["ring_full"] > 500
+    assert full.drops()["ring_full"] > 200
     assert full.total("delivered") > 100  # what the ring held is not lost
     period = full.windows[0].period
     expected = sum(window.duration for window in full.windows) / period * os.cpu_count()
@@ -427,7 +426,8 @@ def test_stop_leaves_nothing_loaded():
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     with Sampler() as sampler:
         ids = programs(os.getpid()) - before
-        sampler.take(0.3)
+        window = sampler.take(2)
+        close_files(window)
     assert ids
     assert gone(ids)
     assert len(list(Path("/proc/self/fd").iterdir())) == descriptors
