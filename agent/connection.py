@@ -55,6 +55,7 @@ RESETS = {
     h2.errors.ErrorCodes.INADEQUATE_SECURITY: "PERMISSION_DENIED",
 }
 LONGEST_ANSWER = 1 << 20  # bytes; OTLP answers are a handful
+FRAME_HEADER, GOAWAY = 9, 7
 PREFIX = struct.Struct(">BI")  # compressed flag, length of the message
 
 
@@ -81,6 +82,7 @@ class Connection:
         self._scheme = "https" if tls else "http"
         self.calls = 0  # answered
         self._heard = self._ended = False
+        self._inbound = bytearray()
         try:
             self._socket = _connect(host, port, proxy, deadline)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -130,8 +132,6 @@ class Connection:
         except (OSError, h2.exceptions.StreamClosedError) as error:
             raise Broken(str(error)) from error
         except h2.exceptions.ProtocolError as error:
-            if self.calls:  # h2 takes nothing behind a good-bye, which grpc-go sends with a ping after it
-                raise Broken("it is going away") from error
             raise SendFailure("UNAVAILABLE", f"it does not speak gRPC: {error or type(error).__name__}") from error
         self.calls += 1
         return _answer(call)
@@ -187,9 +187,24 @@ class Connection:
         if not self._heard and data.startswith(b"HTTP/"):
             raise SendFailure("UNAVAILABLE", "it speaks HTTP/1, not gRPC: another port?")
         self._heard = True
-        events = self._http.receive_data(data)
-        self._ended |= any(isinstance(event, h2.events.ConnectionTerminated) for event in events)
+        self._inbound += data
+        events: list[h2.events.Event] = []
+        while not self._ended and (frame := self._next_frame()):
+            events += self._http.receive_data(frame)
+            self._ended = frame[3] == GOAWAY
         return events
+
+    def _next_frame(self) -> bytes:
+        """h2 takes nothing behind a good-bye, not even the ping that grpc-go sends with it: so frame by frame."""
+        length = int.from_bytes(self._inbound[:3], "big")
+        if length > self._http.max_inbound_frame_size:
+            raise SendFailure("UNAVAILABLE", "it does not speak gRPC")
+        size = FRAME_HEADER + length
+        if len(self._inbound) < size:
+            return b""
+        frame = bytes(self._inbound[:size])
+        del self._inbound[:size]
+        return frame
 
     def _take(self, call: _Call, event: h2.events.Event) -> None:
         if getattr(event, "stream_id", None) != call.stream:
