@@ -175,6 +175,20 @@ def test_a_hundred_thousand_nodes_are_drawn_quickly_and_small_ones_open(page):
 
 
 @pytest.mark.browser
+def test_a_deep_stack_scrolls_under_a_canvas_that_stays(page):
+    frames = tuple(Frame(f"f{i}", "native") for i in range(300))
+    page = page(Stacks("cpu", "samples", 10_000_000, 0, 10**9, frames, (Row({"comm": "x"}, tuple(range(300)), 9),)))
+    offset = "$('view').getBoundingClientRect().top - $('scroll').getBoundingClientRect().top"
+    assert page.evaluate(offset) == 0
+    page.evaluate("$('scroll').scrollTop = 1e9")
+    page.wait_for_function("boxes.some(b => b.i === T.size - 1)")
+    assert page.evaluate(offset) == 0
+    assert page.evaluate("Math.max(...boxes.map(b => b.y)) < $('scroll').clientHeight")
+    page.keyboard.press("f")
+    page.wait_for_function("boxes.some(b => b.i === 0)")
+
+
+@pytest.mark.browser
 def test_nothing_recorded_says_so(page):
     page = page(stacks(()))
     assert page.is_visible("#nothing") and not page.is_visible("#view")
