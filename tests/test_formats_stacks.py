@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common form of all file formats, collapsed stacks, speedscope, the merged tree, and the choice among them."""
+"""The common form of all file formats, collapsed stacks, speedscope, and the merged tree."""
 
 from __future__ import annotations
 
 import json
 
 import numpy as np
-import pytest
-from gpustrobe.agent.errors import UsageError
-from gpustrobe.agent.formats import answer, choice, collapsed, pprof, speedscope, tree
+from gpustrobe.agent.formats import answer, collapsed, speedscope, tree
 from gpustrobe.agent.formats.stacks import Row, Stacks, from_answer, from_profiles
 from gpustrobe.agent.model import Books, Frame, Profiles, ProfileWindow
 
@@ -151,21 +149,3 @@ def test_processes_of_one_name_are_merged_and_counted():
     columns = tree.columns(Stacks("cpu", "samples", 1, 0, 1, (MAIN,), rows))
     assert columns["nodes"]["total"] == [30, 30, 30, 30]
     assert columns["frames"]["file"][1] == "30 processes"
-
-
-@pytest.mark.parametrize(
-    ("path", "name", "writer"),
-    [
-        ("out.pb.gz", None, pprof.render), ("out.collapsed", None, collapsed.render),
-        ("a.speedscope.json", None, speedscope.render), ("anything", "collapsed", collapsed.render),
-        ("out.html", "pprof", pprof.render),
-    ],
-)  # fmt: skip
-def test_the_suffix_names_the_format_and_a_name_beats_it(path, name, writer):
-    assert choice.for_path(path, name) is writer
-
-
-@pytest.mark.parametrize(("path", "name"), [("out.svg", None), ("out", None), ("out.html", "svg")])
-def test_an_unknown_format_lists_the_known(path, name):
-    with pytest.raises(UsageError, match=r"pprof \(\.pb\.gz\), collapsed .*speedscope .*html \(\.html\)"):
-        choice.for_path(path, name)
