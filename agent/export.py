@@ -6,8 +6,8 @@ content takes each once. Losses have names (bpf/drops.h): `export_queue_full` (m
 go), `export_refused` (the store said that it will never take this), `export_unsent` (the agent ended, without a spool,
 before the store was back), `spool_damaged`.
 
-Idle, the thread sleeps on a condition without a timeout. One request of 330 kB and one of 20 kB every 5 s take 0.66 ms of
-CPU a second over loopback (agent/connection.py), of the 6 that the whole agent may take.
+Idle, the thread sleeps on a condition without a timeout. One request of 330 kB and one of 20 kB every 5 s take 0.66 ms
+of CPU a second over loopback (agent/connection.py), of the 6 that the whole agent may take.
 """
 
 from __future__ import annotations
