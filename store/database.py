@@ -160,7 +160,17 @@ class Readers:
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self._connection = connection
         self._local = threading.local()
+        self._lock = threading.Lock()
+        self._active: set[duckdb.DuckDBPyConnection] = set()
+        self._stopping = False
         self.replaced = 0
+
+    def stop(self) -> None:
+        """Interrupt what runs, refuse what comes."""
+        with self._lock:
+            self._stopping = True
+            for cursor in self._active:
+                cursor.interrupt()
 
     def replace(self, connection: duckdb.DuckDBPyConnection) -> None:
         """The database was opened again: cursors of the old one are dropped when next used."""
@@ -193,9 +203,15 @@ class Readers:
         timer = threading.Timer(limits.seconds, stop)
         timer.daemon = True
         timer.start()
+        with self._lock:
+            self._active.add(cursor)
         try:
+            if self._stopping:
+                raise Unavailable("stopping", "the store is stopping", "ask again")
             yield Reader(cursor, limits)
         except duckdb.InterruptException:
+            if self._stopping:
+                raise Unavailable("stopping", "the store is stopping", "ask again") from None
             raise TimeLimit(limits.seconds) from None
         except duckdb.OutOfMemoryException:
             raise TooLarge(
@@ -209,6 +225,8 @@ class Readers:
             raise _unavailable(error) from None
         finally:
             timer.cancel()
+            with self._lock:
+                self._active.discard(cursor)
             _end(cursor)
 
 

@@ -152,6 +152,7 @@ class Handlers:
 
     def close(self) -> None:
         self.stopping = True
+        self.engine.readers.stop()
         self.pool.shutdown(wait=True, cancel_futures=True)
 
     # -- questions

@@ -30,7 +30,9 @@ def mix(parent: NDArray[np.uint64], child: NDArray[np.uint64]) -> NDArray[np.uin
 class IdTable:
     """Gives ids first_id, first_id + 1, ... to 64-bit hashes it has not seen."""
 
-    def __init__(self, first_id: int, slots: int = 1 << 15) -> None:
+    SLOTS = 1 << 15
+
+    def __init__(self, first_id: int, slots: int = SLOTS) -> None:
         self.first_id = first_id
         self.count = 0
         self._keys = np.zeros(slots, dtype=np.uint64)  # 0 = free
@@ -39,6 +41,15 @@ class IdTable:
     @property
     def next_id(self) -> int:
         return self.first_id + self.count
+
+    @property
+    def slots(self) -> int:
+        return len(self._keys)
+
+    def find(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
+        """Ids of hashes (n,), -1 where there is none."""
+        found = self._find(np.where(hashes == 0, np.uint64(1), hashes))
+        return np.where(found < 0, -1, found + self.first_id)
 
     def intern(self, hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.intp]]:
         """Ids of hashes (n,), and the positions of those that are new: first occurrences, in ascending order of their

@@ -50,6 +50,7 @@ class Writer:
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         self.connection = connection
+        self.tables: dict[str, IdTable] = {}
         self.restart()
 
     def restart(self) -> None:
@@ -70,7 +71,9 @@ class Writer:
 
     def _begin(self, number: int, first: dict[str, int]) -> None:
         self.generation = Generation(number, **first)
-        self.tables = {name: IdTable(first_id) for name, first_id in first.items()}
+        # About as large as the last one: growing by doubling would hash everything again and again.
+        slots = {name: table.slots for name, table in self.tables.items()}
+        self.tables = {name: IdTable(first_id, slots.get(name, IdTable.SLOTS)) for name, first_id in first.items()}
         self._written = False
         self._resources.clear()
 
@@ -203,26 +206,37 @@ class Writer:
         frame_hash = mix(content[batch.frame_function], batch.frame_line.astype(np.uint64))
         frame_ids = self._append_frames(batch, content, frame_hash)
         offsets, frames = batch.stack_offsets, batch.stack_frames
+        lengths = np.diff(offsets)
         chain = chain_hashes(offsets, frame_hash[frames])
-        ids, new = self.tables["node"].intern(chain)
-        depth = np.arange(len(frames)) - np.repeat(offsets[:-1], np.diff(offsets))
-        if len(new):
-            # A new node right behind a new node of the same stack continues its chain.
-            heads = np.flatnonzero(np.concatenate(([True], (np.diff(new) != 1) | (depth[new[1:]] == 0))))
-            first = new[heads]
-            self._insert(
-                "chains",
-                {
-                    "node": ids[first],
-                    "parent": np.where(depth[first] == 0, 0, ids[first - 1]),
-                    "depth": depth[first] + 1,
-                    "frames": slices(frame_ids[frames[new]], heads),
-                },
-            )
-        leaf = np.zeros(len(offsets) - 1, dtype=np.int64)
-        filled = np.flatnonzero(np.diff(offsets))
-        leaf[filled] = ids[offsets[1:][filled] - 1]
+        filled = np.flatnonzero(lengths)
+        leaf = np.zeros(len(lengths), dtype=np.int64)
+        leaf[filled] = self.tables["node"].find(chain[offsets[1:][filled] - 1])
+        fresh = np.zeros(len(lengths), dtype=bool)
+        fresh[filled] = leaf[filled] < 0
+        if fresh.any():  # a known leaf has known ancestors: only the other stacks are looked at frame by frame
+            where = np.flatnonzero(np.repeat(fresh, lengths))
+            depth = (np.arange(len(frames)) - np.repeat(offsets[:-1], lengths))[where]
+            ids, new = self.tables["node"].intern(chain[where])
+            self._append_chains(ids, new, depth, frame_ids[frames[where[new]]])
+            leaf[fresh] = ids[np.cumsum(lengths[fresh]) - 1]
         return leaf
+
+    def _append_chains(self, ids: NDArray, new: NDArray, depth: NDArray, frames: NDArray) -> None:
+        """Nodes at positions `new` of `ids` and `depth` (0 = first frame); `frames` are theirs."""
+        if not len(new):
+            return
+        # A new node right behind a new node of the same stack continues its chain.
+        heads = np.flatnonzero(np.concatenate(([True], (np.diff(new) != 1) | (depth[new[1:]] == 0))))
+        first = new[heads]
+        self._insert(
+            "chains",
+            {
+                "node": ids[first],
+                "parent": np.where(depth[first] == 0, 0, ids[first - 1]),
+                "depth": depth[first] + 1,
+                "frames": slices(frames, heads),
+            },
+        )
 
     def _append_frames(
         self, batch: Batch, content: NDArray[np.uint64], frame_hash: NDArray[np.uint64]

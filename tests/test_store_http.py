@@ -8,14 +8,16 @@ import asyncio
 import gzip
 import json
 import re
+import threading
 import time
 from pathlib import Path
 
 import httpx
 import pytest
 from gpustrobe.store.answers import PARAMETERS, Answers
+from gpustrobe.store.database import Limits
 from gpustrobe.store.engine import MAX_REQUEST, Engine
-from gpustrobe.store.errors import REFUSALS
+from gpustrobe.store.errors import REFUSALS, Unavailable
 from gpustrobe.store.http import Page, application
 
 from tests.otlp_batches import F, MetricsBuilder, ProfilesBuilder
@@ -157,6 +159,23 @@ def test_stopping_store_says_so(client):
     client.handlers.stopping = True
     assert client.get("/api/v1/status").status_code == 503
     assert client.get("/healthz").status_code == 503
+
+
+def test_a_long_query_does_not_hold_up_the_stop(client):
+    started = threading.Event()
+
+    def ask() -> None:
+        with client.engine.readers.reader(Limits(60)) as reader:
+            started.set()
+            reader.rows("SELECT count(*) FROM range(10000000) a, range(1000000) b WHERE a.range % 7 = b.range % 3")
+
+    future = client.handlers.pool.submit(ask)
+    started.wait()
+    time.sleep(0.05)
+    before = time.monotonic()
+    client.handlers.close()
+    assert time.monotonic() - before < 10
+    assert isinstance(future.exception(), Unavailable)
 
 
 def test_gzip_only_when_asked(client):
