@@ -21,7 +21,7 @@ const mock = (): Plugin => ({
 export default defineConfig({
   base: "./",
   plugins: [mock()],
-  oxc: { jsx: { runtime: "automatic", importSource: "preact" } },
+  esbuild: { jsx: "automatic", jsxImportSource: "preact", legalComments: "none" },
   server: { host: "127.0.0.1", ...(process.env["GPUSTROBE_STORE"] ? { proxy: { "/api": process.env["GPUSTROBE_STORE"] } } : {}) },
   build: { target: "es2022", assetsInlineLimit: 0, cssCodeSplit: false, modulePreload: { polyfill: false }, reportCompressedSize: true },
 });

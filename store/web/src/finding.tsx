@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The line under the header: at most one sentence. A dead store comes before a finding.
-import { signal } from "@preact/signals";
+import { effect, signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { parseMatch } from "./match.ts";
 import { refresh } from "./poll.ts";
-import { finding, go, gone, lastPicture, node, view } from "./state.ts";
+import { finding, go, gone, held, lastPicture, node, view } from "./state.ts";
 import { clock } from "./time.ts";
 import { span } from "./format.ts";
 import { TABS, type Tab } from "./view.ts";
 
 const tick = signal(0);
+/** Once there, the bar keeps its place: a line that came and went would move the graph under the pointer. */
+const shown = signal(false);
+effect(() => { if (finding.value.value && !held.value) shown.value = true; });
 
 export function FindingBar() {
   if (gone.value) return <Stale />;
   const f = finding.value.value;
-  if (!f) return null;
+  if (!f) return shown.value ? <div class="finding none" id="nofinding">Nothing stands out in this {view.value.sel ? "selection" : "range"}</div> : null;
+  if (!shown.value) return null;
   const apply = () => {
     const tab = TABS.includes(f.tab as Tab) ? (f.tab as Tab) : view.value.tab;
     const gpu = node.value?.gpus.find((g) => g.uuid === f.gpu)?.index ?? /gpu_index="?(\d+)/.exec(f.match)?.[1];

@@ -67,7 +67,7 @@ async function askStatus(): Promise<boolean> {
     state.now.value = s.now_ms;
     const newest = state.node.value?.last_ms ?? s.data.newest_ms ?? 0;
     const edge = s.now_ms - newest < CLOSE_MS && newest <= s.now_ms ? newest : s.now_ms;
-    if (untracked(() => state.live.value)) state.edge.value = edge;
+    if (untracked(() => state.live.value)) state.edge.value = Math.floor(edge / 1000) * 1000; // windows are whole seconds
   }
   return true;
 }

@@ -27,7 +27,7 @@ export function Popover({ id, label, children, align = "left", width }: Props) {
     el.style.left = `${Math.max(8, Math.min(innerWidth - w - 8, x))}px`;
     el.style.top = `${b.bottom + 6}px`;
     el.style.maxHeight = `${Math.max(120, innerHeight - b.bottom - 18)}px`;
-    el.querySelector<HTMLElement>("[data-first], input, button")?.focus();
+    (el.querySelector<HTMLElement>("[data-first]") ?? el.querySelector<HTMLElement>("input, button"))?.focus();
   }, [shown]);
   useEffect(() => {
     if (!shown) return;

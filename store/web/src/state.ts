@@ -75,7 +75,9 @@ effect(() => {
 
 export const calm = matchMedia("(prefers-reduced-motion: reduce)");
 export const narrow = signal(innerWidth < 1100);
-addEventListener("resize", () => { narrow.value = innerWidth < 1100; });
+/** Header and legends are short of room. */
+export const tight = signal(innerWidth <= 1180);
+addEventListener("resize", () => { narrow.value = innerWidth < 1100; tight.value = innerWidth <= 1180; });
 
 /** Function under the pointer, in graph or table: both show it. */
 export const hot = signal(-1);

@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
 import { span } from "../format.ts";
 import { plotWidth } from "../poll.ts";
-import { hover, marks, now, range, say, select, showRange, view } from "../state.ts";
+import { hover, marks, node, now, range, say, select, showRange, view } from "../state.ts";
 import { clock, rangeText } from "../time.ts";
 import type { Mark } from "../api.ts";
 
@@ -61,7 +61,9 @@ export function Over() {
   );
 }
 
-const visibleMarks = () => (marks.value.value ?? []).filter((m) => m.t_ms >= range.value.from && m.t_ms <= range.value.to);
+const visibleMarks = () => (marks.value.value ?? []).filter((m) => m.t_ms >= range.value.from && m.t_ms <= range.value.to && !stillHere(m));
+/** At the live end every process is "last seen" now: that is no exit yet. */
+const stillHere = (m: Mark): boolean => m.kind === "process_exit" && node.value !== null && m.t_ms > node.value.last_ms - 15_000;
 const LABEL_PX = 150, CLOSE_PX = 18, CROWD_PX = 60, MANY = 10;
 const isProcess = (m: Mark): boolean => m.kind === "process_start" || m.kind === "process_exit";
 /** Where processes come and go all the time, only what is rarer gets a line through the charts. */

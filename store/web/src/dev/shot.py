@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pictures of the page for looking at: shot.py BASE OUT [name=query[@WxH][!script] ...]."""
+
 import sys
 from pathlib import Path
 
@@ -7,7 +8,9 @@ from playwright.sync_api import sync_playwright
 
 base, out, *wanted = sys.argv[1:]
 with sync_playwright() as p:
-    browser = p.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"])
+    browser = p.chromium.launch(
+        executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    )
     for item in wanted:
         name, _, rest = item.partition("=")
         rest, _, script = rest.partition("!")

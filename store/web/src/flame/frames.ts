@@ -4,7 +4,7 @@ import type { FlameAnswer, FrameKind } from "../api.ts";
 
 export interface Frames {
   name: string[]; kind: FrameKind[]; module: string[]; file: string[]; line: number[]; reason: string[];
-  /** frame -> function: equal name, kind, module and file, whatever the line */
+  /** frame -> function: equal name, kind, module, file, and line where the answer tells lines apart (else all are 0) */
   fn: Uint32Array;
   /** function -> one of its frames */
   example: number[];
@@ -23,11 +23,11 @@ export function framesOf(columns: FlameAnswer["frames"]): Frames {
   const seen = new Map<string, number>();
   for (let i = 0; i < n; i++) {
     const file = columns.kind[i] === "process" ? "" : columns.file[i];
-    const key = `${columns.name[i]}\0${columns.kind[i]}\0${columns.module[i]}\0${file}`;
+    const key = `${columns.name[i]}\0${columns.kind[i]}\0${columns.module[i]}\0${file}\0${columns.line[i]}`;
     let id = seen.get(key);
     if (id === undefined) { id = example.length; seen.set(key, id); example.push(i); }
     fn[i] = id;
-    hash[i] = hashText(key, 0x811c9dc5 ^ columns.line[i]);
+    hash[i] = hashText(key);
   }
   return { ...columns, fn, example, hash };
 }

@@ -34,7 +34,7 @@ const shaped = computed<Tree | null>(() => {
 
 export const keyOfFn = (t: Tree, fn: number): string => {
   const f = t.frames, i = f.example[fn];
-  return hashText(`${f.name[i]}\0${f.kind[i]}\0${f.module[i]}\0${f.file[i]}`).toString(16);
+  return hashText(`${f.name[i]}\0${f.kind[i]}\0${f.module[i]}\0${f.file[i]}\0${f.line[i]}`).toString(16);
 };
 const fnOfKey = (t: Tree, key: string): number => t.frames.example.findIndex((_, fn) => keyOfFn(t, fn) === key);
 

@@ -19,7 +19,7 @@ export function Tooltip() {
   if (s.small) {
     let v = 0;
     for (let c = s.first; c < t.start[s.node + 1]; c++) v += t.total[c];
-    return <div class="pop tip" ref={box} role="tooltip"><h4>{plural(s.small, "smaller frame")}</h4><div class="sub">each narrower than a pixel, {model.valueText(a, v)} in all; a click opens them</div></div>;
+    return <div class="pop tip" ref={box} role="tooltip"><h4>{plural(s.small, "smaller frame")}</h4><div class="sub">each narrower than a pixel, {model.valueText(a, v)} in all{model.scene.value?.callers ? "" : "; a click opens them"}</div></div>;
   }
   const f = t.frame[s.node], fr = t.frames, kind = fr.kind[f], total = t.total[s.node], self = t.self[s.node];
   const inView = t.total[t === model.tree.value ? model.root.value : 0], all = a.all_total || a.total;

@@ -68,7 +68,7 @@ export function arrange(frames: Frames, parent: Int32Array, frame: Uint32Array, 
 
 export function treeOf(answer: Pick<FlameAnswer, "frames" | "nodes">): Tree {
   const { parent, frame, self, total } = answer.nodes;
-  return arrange(framesOf(answer.frames), Int32Array.from(parent), Uint32Array.from(frame), Float64Array.from(self), Float64Array.from(total));
+  return arrange(framesOf(answer.frames), new Int32Array(parent), new Uint32Array(frame), new Float64Array(self), new Float64Array(total)); // .from() iterates: ten times slower
 }
 
 /** What was left out below a node (too small for the answer): part of its total, in no child. */

@@ -5,30 +5,43 @@ import { labels, type Labels } from "../api.ts";
 import { count } from "../format.ts";
 import { chipText, formatMatcher, parseMatch, type Matcher } from "../match.ts";
 import { close, open, Popover, toggle } from "../popover.tsx";
-import { addFilter, go, matchParam, removeFilter, selected, view } from "../state.ts";
+import { addFilter, go, matchParam, removeFilter, selected, tight, view } from "../state.ts";
 
 const FLIP: Record<Matcher["op"], Matcher["op"]> = { "=": "!=", "!=": "=", "=~": "!~", "!~": "=~" };
 
-export function Filters() {
+interface Part { key: string; text: string; title: string; turn?: () => void; drop: () => void }
+function parts(): Part[] {
   const v = view.value;
+  return [
+    ...v.match.map((m) => ({
+      key: formatMatcher(m), text: chipText(m), title: "Click to turn it over", drop: () => removeFilter(m),
+      turn: () => go({ match: v.match.map((x) => (x === m ? { ...m, op: FLIP[m.op] } : x)) }, true),
+    })),
+    ...(v.focus ? [{ key: "focus", text: `through ${plain(v.focus)}`, title: v.focus, drop: () => go({ focus: "" }, true) }] : []),
+    ...v.exclude.map((x) => ({ key: x, text: `without ${plain(x)}`, title: x, drop: () => go({ exclude: v.exclude.filter((y) => y !== x) }, true) })),
+  ];
+}
+
+/** Chips; where there is no room for more than one they become a count, and the popover lists them. */
+export function Filters() {
+  const all = parts(), folded = all.length > (tight.value ? 1 : 4);
   return (
     <>
-      {v.match.map((m) => (
-        <span class="chip" key={formatMatcher(m)}>
-          <button class="chiptext cut" title="Click to turn it over" onClick={() => go({ match: v.match.map((x) => (x === m ? { ...m, op: FLIP[m.op] } : x)) }, true)}>{chipText(m)}</button>
-          <button class="x" aria-label={`remove filter ${m.label}`} onClick={() => removeFilter(m)}>×</button>
-        </span>
-      ))}
-      {v.focus && <Pattern text={`through ${plain(v.focus)}`} title={v.focus} drop={() => go({ focus: "" }, true)} />}
-      {v.exclude.map((x) => <Pattern key={x} text={`without ${plain(x)}`} title={x} drop={() => go({ exclude: v.exclude.filter((y) => y !== x) }, true)} />)}
+      {folded ? <span class="chip"><button class="chiptext" onClick={(e) => toggle("filter", e.currentTarget)}>{all.length} filters</button><button class="x" aria-label="remove all filters" onClick={() => go({ match: [], focus: "", exclude: [] }, true)}>×</button></span>
+        : all.map((p) => <Chip key={p.key} part={p} />)}
       <button class="ghost" id="addfilter" aria-haspopup="dialog" aria-expanded={open.value === "filter"} onClick={(e) => toggle("filter", e.currentTarget)}>+ filter</button>
-      <Popover id="filter" label="Add a filter" width={380}><Chooser /></Popover>
+      <Popover id="filter" label="Add a filter" width={380}>{folded && <div class="chips">{all.map((p) => <Chip key={p.key} part={p} />)}</div>}<Chooser /></Popover>
     </>
   );
 }
 const plain = (re: string): string => re.replace(/^\^|\$$/g, "").replace(/\\(.)/g, "$1");
-function Pattern({ text, title, drop }: { text: string; title: string; drop: () => void }) {
-  return <span class="chip" title={title}><span class="chiptext cut">{text}</span><button class="x" aria-label={`remove ${text}`} onClick={drop}>×</button></span>;
+function Chip({ part: p }: { part: Part }) {
+  return (
+    <span class="chip" title={p.title}>
+      {p.turn ? <button class="chiptext cut" onClick={p.turn}>{p.text}</button> : <span class="chiptext cut">{p.text}</span>}
+      <button class="x" aria-label={`remove filter ${p.text}`} onClick={p.drop}>×</button>
+    </span>
+  );
 }
 
 const typed = signal(""), answer = signal<Labels | null>(null), failed = signal("");
