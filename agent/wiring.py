@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gpustrobe.agent.nvml import NvmlState
     from gpustrobe.agent.units import Address
 
+KEPT = 100_000  # of Encoder: about 20 MB
 SWITCHED_OFF = "switched off (--no-gpu)"
 
 
@@ -33,13 +34,14 @@ class Agent:
     def __init__(
         self, settings: Settings, store: Address, logger: logging.Logger, exempt_cpu: Callable[[], float] = float
     ) -> None:
+        run.tune_heap()
         self.settings, self.logger = settings, logger
         self.sampler = sampling.open_sampler(settings.rate)
         self.poller = NvmlPoller(settings.gpu_interval) if settings.gpu else None
         self.symbolizer = sampling.open_symbolizer(settings.symbol_cache)
         self.naming = Naming(self.symbolizer, Folder())
         self.resource = identity.resource(settings.node)
-        self.encoder = Encoder(self.resource)
+        self.encoder = Encoder(self.resource, kept=KEPT)
         self.exporter = Exporter(
             ExporterOptions(
                 endpoint=endpoint(settings, store),

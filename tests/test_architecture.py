@@ -97,7 +97,7 @@ def test_every_source_has_its_licence_line():
 
 
 def test_nothing_names_the_place_it_was_made_at():
-    """Paths, hosts and tools of a workshop mean nothing to those who clone. Spelled in pieces, so that this file passes."""
+    """Paths, hosts and tools of a workshop mean nothing to those who clone. In pieces, so that this file passes."""
     words = ["/wo" + "rk/", "pypi" + "proxy", "clau" + "de", "anthro" + "pic", "art" + "ifactory"]
     pattern = re.compile("|".join(words), re.IGNORECASE)
     found = []

@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -102,8 +103,8 @@ def banner(settings: Settings, http: Address, agent: Agent) -> Iterator[str]:
         yield f"  {label:<10} {text}"
     kept = f"kept {_span(settings.retention)}, at most {_size(settings.max_size)}"
     yield f"  data       {settings.data}, {kept}"
-    if settings.metrics:
-        yield f"  metrics    http://{reachable(settings.metrics)}/metrics"
+    if agent.endpoint:
+        yield f"  metrics    http://{reachable(replace(settings.metrics, port=agent.endpoint.port))}/metrics"
     yield "  stop       Ctrl-C; nothing is lost"
     yield ""
 
