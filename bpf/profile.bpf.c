@@ -21,6 +21,7 @@ static __always_inline __u64 kernel_u64(__u64 address)
 }
 
 #include "unwind.bpf.h"
+#include "watch.bpf.h"
 
 char LICENSE[] SEC("license") = "GPL";
 
@@ -100,36 +101,6 @@ static __always_inline bool user_side(struct bpf_perf_event_data *ctx, struct gs
 	return true;
 }
 
-/* The first sample of a PID given by number tells which process it means; one that gets the number later is another. */
-static __always_inline bool is_watched(__u32 tgid, __u64 start_boottime)
-{
-	__u64 *since = bpf_map_lookup_elem(&watched, &tgid);
-
-	if (since && !*since)
-		*since = start_boottime;
-	return since && *since == start_boottime;
-}
-
-/* struct upid: int nr; struct pid_namespace *ns */
-#define UPID_BYTES 16
-#define MAX_PID_LEVELS 8 /* of 32 the kernel allows; a container in a container is level 2 */
-
-/* The number of a task in the PID namespace whose /proc the agent reads; 0 = it is not to be seen there. */
-static __always_inline __u32 visible_pid(__u64 task)
-{
-	__u64 pid = kernel_u64(task + config.offset.task_struct_thread_pid);
-	__u32 level = kernel_u64(pid + config.offset.pid_level);
-
-	for (int i = 0; i < MAX_PID_LEVELS && i <= level; i++) {
-		__u64 at = pid + config.offset.pid_numbers + i * UPID_BYTES;
-		__u64 ns = kernel_u64(at + 8);
-
-		if ((__u32)kernel_u64(ns + config.offset.pid_namespace_ns + config.offset.ns_common_inum) == config.pid_namespace)
-			return kernel_u64(at);
-	}
-	return 0;
-}
-
 static __always_inline void fill_header(struct gs_scratch *s, __u64 id, __u64 start_boottime)
 {
 	s->sample.time_ns = bpf_ktime_get_ns();
@@ -183,6 +154,8 @@ static __always_inline void submit(struct gs_scratch *s, struct gs_cpu_counters 
 		c->wakeups++;
 	s->in_use = 0;
 }
+
+#include "hint.bpf.h"
 
 enum { ASK_NOT, ASK_AGAIN, ASK_FIRST };
 
@@ -284,90 +257,4 @@ int profile(struct bpf_perf_event_data *ctx)
 		s->end = GS_END_too_deep;
 	}
 	return finish(ctx, s, c);
-}
-
-/* bpf_find_vma's callback needs a kernel that knows function pointers in programs (5.13), hence a program of its own that
- * older kernels never load. 6 us, once per process. */
-struct gs_hint_search {
-	__u64 pc;
-	struct gs_leaf_hint hint;
-};
-
-static long describe_vma(struct task_struct *task, struct vm_area_struct *vma, struct gs_hint_search *search)
-{
-	__u64 at = (__u64)vma;
-	__u64 file = kernel_u64(at + config.offset.vm_area_struct_vm_file);
-	__u64 inode = file ? kernel_u64(file + config.offset.file_f_inode) : 0;
-
-	if (!inode)
-		return 0;
-	search->hint.inode = kernel_u64(inode + config.offset.inode_i_ino);
-	search->hint.device = kernel_u64(kernel_u64(inode + config.offset.inode_i_sb) + config.offset.super_block_s_dev);
-	search->hint.file_offset = search->pc - kernel_u64(at + config.offset.vm_area_struct_vm_start) +
-				   (kernel_u64(at + config.offset.vm_area_struct_vm_pgoff) << config.page_shift);
-	return 0;
-}
-
-SEC("perf_event")
-int leaf_hint(struct bpf_perf_event_data *ctx)
-{
-	__u32 zero = 0;
-	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
-
-	if (!s || !c)
-		return 0;
-	struct gs_hint_search search = { .pc = s->leaf };
-
-	bpf_find_vma(bpf_get_current_task_btf(), search.pc, describe_vma, &search, 0);
-	if (search.hint.inode) {
-		push(s, search.hint.inode);
-		push(s, search.hint.file_offset);
-		push(s, search.hint.device);
-		s->sample.flags |= GS_SAMPLE_HINT;
-	}
-	submit(s, c);
-	return 0;
-}
-
-/* With a PID filter and children: a new process of a watched one is watched before it runs for the first time, whatever
- * becomes of its parent. Raw tracepoints need no tracefs. Leaders go when the whole process is released. */
-SEC("raw_tracepoint/sched_process_fork")
-int watch_child(struct bpf_raw_tracepoint_args *ctx)
-{
-	__u32 zero = 0, parent = bpf_get_current_pid_tgid() >> 32;
-	__u64 child = ctx->args[1];
-	__u32 pid = kernel_u64(child + config.offset.task_struct_pid);
-	__u32 tgid = kernel_u64(child + config.offset.task_struct_tgid);
-	struct gs_cpu_counters *c;
-
-	if (pid != tgid)
-		return 0;
-	if (config.pid_namespace) {
-		parent = visible_pid(kernel_u64(bpf_get_current_task() + config.offset.task_struct_group_leader));
-		tgid = visible_pid(child);
-	}
-	if (!bpf_map_lookup_elem(&watched, &parent))
-		return 0;
-	__u64 start_boottime = kernel_u64(child + config.offset.task_struct_start_boottime);
-
-	if (bpf_map_update_elem(&watched, &tgid, &start_boottime, BPF_ANY) && (c = bpf_map_lookup_elem(&counters, &zero)))
-		c->watch_full++;
-	return 0;
-}
-
-/* Runs an RCU grace period after the PID was given up: by then it may be another watched process's. In a PID namespace the
- * task has lost its number there, so entries stay until the filter ends. */
-SEC("raw_tracepoint/sched_process_free")
-int forget_process(struct bpf_raw_tracepoint_args *ctx)
-{
-	__u64 task = ctx->args[0];
-	__u32 pid = kernel_u64(task + config.offset.task_struct_pid);
-	__u32 tgid = kernel_u64(task + config.offset.task_struct_tgid);
-	__u64 start_boottime = kernel_u64(task + config.offset.task_struct_start_boottime);
-	__u64 *since = bpf_map_lookup_elem(&watched, &tgid);
-
-	if (pid == tgid && since && (!*since || *since == start_boottime) && !config.pid_namespace)
-		bpf_map_delete_elem(&watched, &tgid);
-	return 0;
 }
