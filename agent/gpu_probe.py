@@ -8,7 +8,7 @@ import os
 import time
 from typing import Any
 
-TIME_LIMIT = 20.0  # seconds; nvmlInit on eight GPUs without persistence mode takes about 15
+TIME_LIMIT = 20.0  # seconds; nvmlInit wakes every GPU first where persistence mode is off
 STARTING = "the NVML process is starting"
 
 

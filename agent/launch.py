@@ -110,7 +110,7 @@ def _become(words: Sequence[str], gate_read: int, gate_write: int, failure_read:
         os.close(gate_write)
         os.close(failure_read)
         if os.read(gate_read, 1):
-            for number in (signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two; exec would pass that on
                 signal.signal(number, signal.SIG_DFL)
             os.execvp(words[0], list(words))
     except OSError as error:

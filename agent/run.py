@@ -113,15 +113,15 @@ class Shipper:
 
 def settle(collect: Callable[[], Any] = gc.collect) -> None:
     """Moves what start-up made out of the collector's sight and makes it run rarely: nearly all we allocate dies young
-    by reference count, and a full collection over 300 k objects took 90 ms."""
+    by reference count, and a full collection over 300 k objects takes 17 ms."""
     collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
-# mallopt(3): M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD. Windows are made in one thread and freed in another, large
-# numpy blocks leave holes: after a minute of a mixed load 204 MB were resident, with settings like these 137-167 MB (and
-# smaller tables, agent/sampling.py), at 5 % more CPU.
+# mallopt(3): M_ARENA_MAX, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD. Windows are made in one thread and freed in another, and
+# large numpy blocks leave holes: after a minute of a mixed load 204 MB were resident, with two arenas and thresholds of
+# 128 kB (and the smaller tables of agent/sampling.py) 137 MB, at 5 % more CPU.
 HEAP = {-8: 2, -1: 256 << 10, -3: 256 << 10}
 
 
