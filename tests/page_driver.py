@@ -37,10 +37,10 @@ COLOURS = """() => {
 }"""
 
 ROOT = (F("_start", module="app"), F("main", "python", "python3.12", "/srv/app/main.py", 10))
-EARLY = (F("early", "python", "python3.12", "/srv/app/work.py", 20), *reversed(ROOT))
+EARLY = (F("early", "python", "python3.12", "/srv/app/job.py", 20), *reversed(ROOT))
 LATE = (
     F("copy<int>(int*)", module="libwork.so"),
-    F("late", "python", "python3.12", "/srv/app/work.py", 40),
+    F("late", "python", "python3.12", "/srv/app/job.py", 40),
     *reversed(ROOT),
 )
 SERVE = (F("vfs_read", "kernel", "vmlinux"), F("serve", module="nginx"))

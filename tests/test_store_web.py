@@ -216,7 +216,7 @@ def test_tooltip_says_value_and_shares(page):
     page.page.mouse.move(*page.row(5))
     tip = page.page.locator(".tip")
     text = tip.inner_text().replace("\u202f", " ")
-    assert text.startswith("late") and "/srv/app/work.py" in text
+    assert text.startswith("late") and "/srv/app/job.py" in text
     assert "58.8 % of all" in text and "6 000" in text and "(95 %)" in text
     assert page.page.locator(".trow[data-hot] .code").inner_text() == "late"
 
