@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -158,94 +159,119 @@ def marks(reader: Reader, question: Question) -> dict[str, object]:
     A process is known by its samples: it is "first seen" and "last seen", since it may have slept before.
     """
     types = types_of(reader, question.type).numbers
-    found = _process_marks(reader, question, types)[:MAX_MARKS]
-    found = (_gap_marks(reader, question, types) + found)[:MAX_MARKS]
+    spells = _spells(reader, question, types)
+    found = (_gap_marks(question, spells) + _process_marks(reader, question, types, spells))[:MAX_MARKS]
     return {"marks": sorted(found, key=lambda mark: mark["t_ms"])}
 
 
-def _process_marks(reader: Reader, question: Question, types: list[int]) -> list[dict[str, object]]:
+AROUND = 600  # seconds: a process seen this long before or after the range did not start or end in it
+QUIET = 5.0  # mean distances between a process's samples that it must be silent for to have started or ended
+MIN_QUIET = {"start": 2, "exit": 8}  # seconds, at least
+
+
+@dataclass(frozen=True, slots=True)
+class _Spell:
+    """Unix ns from and to which windows came from a node without a gap."""
+
+    start: int
+    end: int
+    before: int  # ns of silence before it, -1: it begins where we began to look, 0: the node's first data
+
+    def seconds_before(self, second: int) -> float:
+        return float("inf") if self.before < 0 else second - self.start / SECOND
+
+
+def _spells(reader: Reader, question: Question, types: list[int]) -> dict[str, list[_Spell]]:
+    conditions, parameters = question.node_conditions()
+    text = sql.WINDOWS.replace("GROUP BY", f"AND {conditions} GROUP BY" if conditions else "GROUP BY", 1)
+    first, last = question.span.first - AROUND, question.span.last + AROUND
+    data = reader.columns(text, {**parameters, "first": first, "last": last, "types": types})
+    out = {}
+    names = data["node"].astype(str)
+    for node in np.unique(names).tolist():
+        mine = names == node
+        start, end = data["start"][mine], data["start"][mine] + data["duration"][mine]
+        breaks = np.flatnonzero(start[1:] - end[:-1] >= GAP * SECOND) + 1
+        heads, tails = [0, *breaks.tolist()], [*(breaks - 1).tolist(), len(start) - 1]
+        silent = [-1 if start[0] // SECOND <= first + GAP else 0, *(start[breaks] - end[breaks - 1]).tolist()]
+        out[node] = [
+            _Spell(int(start[head]), int(end[tail]), before)
+            for head, tail, before in zip(heads, tails, silent, strict=True)
+        ]
+    return out
+
+
+def _gap_marks(question: Question, spells: dict[str, list[_Spell]]) -> list[dict[str, object]]:
+    """Where a node's data begins for the first time, and where it comes back after a gap."""
+    out = []
+    for node, found in spells.items():
+        for spell in found:
+            if spell.before >= 0 and question.span.first <= spell.start // SECOND < question.span.last:
+                name, gap = node or "node", spell.before / SECOND
+                text = f"{name}: data again after {gap:.0f} s without" if gap else f"{name}: data begins"
+                out.append({"t_ms": spell.start / MS, "kind": "agent_start", "text": text, "labels": {"node": node}})
+    return out
+
+
+@dataclass(slots=True)
+class _Life:
+    value: int
+    first: int  # Unix seconds
+    last: int
+    row: dict[str, object]
+
+    @property
+    def quiet(self) -> float:
+        """Seconds of silence that mean something: a process sampled once a minute has not ended after ten seconds."""
+        return QUIET * (self.last - self.first + 1) / self.value
+
+
+def _process_marks(
+    reader: Reader, question: Question, types: list[int], spells: dict[str, list[_Spell]]
+) -> list[dict[str, object]]:
+    lives = sorted(_lives(reader, question, types).items(), key=lambda item: -item[1].value)[:MAX_MARKS]
+    before, after = _seen_outside(reader, question, types)
+    out = []
+    for key, life in lives:
+        node, pid, comm, script = key
+        labels = {"node": node, "pid": str(pid), "comm": comm, **({"script": script} if script else {})}
+        labels |= {name: life.row[name] for name in ("container", "pod") if life.row[name]}
+        start = next((s for s in spells.get(node, []) if s.start <= (life.first + 1) * SECOND <= s.end + SECOND), None)
+        end = next((s for s in spells.get(node, []) if s.start <= life.last * SECOND + SECOND // 2 <= s.end), None)
+        text = script or comm
+        if start and key not in before and start.seconds_before(life.first) >= max(MIN_QUIET["start"], life.quiet):
+            out.append(
+                {"t_ms": life.first * 1000, "kind": "process_start", "text": f"{text} first seen", "labels": labels}
+            )
+        if end and key not in after and end.end / SECOND - life.last >= max(MIN_QUIET["exit"], life.quiet):
+            out.append(
+                {"t_ms": life.last * 1000 + 1000, "kind": "process_exit", "text": f"{text} last seen", "labels": labels}
+            )
+    return out
+
+
+def _lives(reader: Reader, question: Question, types: list[int]) -> dict[tuple, _Life]:
     picked = question.picked(types)
     data = reader.columns(sql.SERIES_VALUES.format(picked=picked.text), picked.parameters)
-    if not len(data["series"]):
-        return []
     rows = {row["series"]: row for row in series_texts(reader, data["series"])}
-    lives: dict[tuple, list] = {}
+    lives: dict[tuple, _Life] = {}
     for series, value, first, last in zip(
         *(data[name].tolist() for name in ("series", "value", "first", "last")), strict=True
     ):
         row = rows[series]
         key = (row["node"], row["pid"], process_name(row), row["script"])
-        life = lives.setdefault(key, [0, first, last, row])
-        life[0] += value
-        life[1], life[2] = min(life[1], first), max(life[2], last)
-    heaviest = sorted(lives.items(), key=lambda item: -item[1][0])[:MAX_MARKS]
-    outside = _seen_outside(reader, question, types, [key for key, _ in heaviest])
-    out = []
-    for key, (_, first, last, row) in heaviest:
-        node, pid, comm, script = key
-        labels = {"node": node, "pid": str(pid), "comm": comm, **({"script": script} if script else {})}
-        labels |= {name: row[name] for name in ("container", "pod") if row[name]}
-        before, after = outside[key]
-        if not before:
-            out.append(
-                {
-                    "t_ms": first * 1000,
-                    "kind": "process_start",
-                    "text": f"{script or comm} first seen",
-                    "labels": labels,
-                }
-            )
-        if not after:
-            out.append(
-                {
-                    "t_ms": (last + 1) * 1000,
-                    "kind": "process_exit",
-                    "text": f"{script or comm} last seen",
-                    "labels": labels,
-                }
-            )
-    return out
+        life = lives.setdefault(key, _Life(0, first, last, row))
+        life.value += value
+        life.first, life.last = min(life.first, first), max(life.last, last)
+    return lives
 
 
-AROUND = 600  # seconds: a process seen this long before or after the range did not start or end in it
-
-
-def _seen_outside(
-    reader: Reader, question: Question, types: list[int], keys: list[tuple]
-) -> dict[tuple, tuple[bool, bool]]:
-    """Whether each process was seen before and after the range; "after" also where the range ends too near to the
-    data's end."""
-    sides = []
-    span = question.span
-    newest = reader.rows(sql.NEWEST_WINDOW, {"first": span.last, "last": span.last + AROUND})[0][0]
-    recent = span.last - 5  # whoever was seen in the last 5 s of the data has not ended yet, as far as anyone knows
-    for first, last in ((span.first - AROUND, span.first), (span.last if newest else recent, span.last + AROUND)):
+def _seen_outside(reader: Reader, question: Question, types: list[int]) -> list[set[tuple]]:
+    """The processes seen before, and those seen after the range."""
+    span, sides = question.span, []
+    for first, last in ((span.first - AROUND, span.first), (span.last, span.last + AROUND)):
         rows = reader.rows(sql.PROCESSES_SEEN, {"first": first, "last": last, "types": types})
         sides.append(
             {(node, pid, process_name({"comm": comm, "pid": pid}), script) for node, pid, comm, script in rows}
         )
-    return {key: (key in sides[0], key in sides[1]) for key in keys}
-
-
-def _gap_marks(reader: Reader, question: Question, types: list[int]) -> list[dict[str, object]]:
-    """Where a node's data begins for the first time, and where it comes back after a gap."""
-    conditions, parameters = question.node_conditions()
-    text = sql.WINDOWS.replace("GROUP BY", f"AND {conditions} GROUP BY" if conditions else "GROUP BY", 1)
-    span = question.span
-    data = reader.columns(text, {**parameters, "first": span.first - AROUND, "last": span.last, "types": types})
-    out = []
-    for node in np.unique(data["node"].astype(str)).tolist():
-        mine = data["node"] == node
-        start, duration = data["start"][mine], data["duration"][mine]
-        silent = np.diff(start) - duration[:-1]
-        begins = [(int(start[0]), 0)] if start[0] // SECOND > span.first - AROUND + GAP else []
-        begins += [(int(start[place + 1]), int(silent[place])) for place in np.flatnonzero(silent >= GAP * SECOND)]
-        for time, gap in begins:
-            if span.first <= time // SECOND < span.last:
-                text = (
-                    f"{node or 'node'}: data again after {gap / SECOND:.0f} s without"
-                    if gap
-                    else f"{node or 'node'}: data begins"
-                )
-                out.append({"t_ms": time / MS, "kind": "agent_start", "text": text, "labels": {"node": node}})
-    return out
+    return sides

@@ -129,7 +129,6 @@ SELECT (SELECT min(stack) FROM samples WHERE stack > 0) AS node, (SELECT min(ser
 WINDOW_NODES = """
 SELECT DISTINCT node AS node FROM windows WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN
 {types:Array(UInt8)}"""
-NEWEST_WINDOW = "SELECT max(second) FROM windows WHERE second >= {first:Int64} AND second < {last:Int64}"
 PROCESSES_SEEN = """
 SELECT DISTINCT node, pid, comm, script FROM series WHERE series IN (
 SELECT DISTINCT series FROM samples WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN

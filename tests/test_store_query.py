@@ -322,21 +322,52 @@ def test_flamegraph_carries_books_and_cores(engine):
 
 
 def test_marks_of_processes_and_gaps(engine):
+    """`long` runs always, `short` for ten seconds, `rare` is seldom sampled: only `short` came."""
     builder = ProfilesBuilder({"host.name": "n"})
-    long, short = (
-        {"process.pid": "1", "process.executable.name": "long"},
-        {"process.pid": "2", "process.executable.name": "short"},
+    long, short, rare = (
+        {"process.pid": str(n), "process.executable.name": name} for n, name in enumerate(["long", "short", "rare"])
     )
-    for second in range(FIRST - 20, FIRST + 40):
-        if not FIRST + 20 <= second < FIRST + 28:
-            builder.window(
-                second, [(long, (F("f"),), 9), *([(short, (F("f"),), 1)] if FIRST + 5 <= second < FIRST + 15 else [])]
-            )
+    for second in range(FIRST - 20, FIRST + 60):
+        if FIRST + 20 <= second < FIRST + 28:
+            continue
+        rows = [(long, (F("f"),), 9)]
+        if FIRST + 5 <= second < FIRST + 15:
+            rows.append((short, (F("f"),), 1))
+        if second in (FIRST + 3, FIRST + 16):
+            rows.append((rare, (F("f"),), 1))
+        builder.window(second, rows)
+    engine.submit("profiles", builder.bytes()).result()
+    answers = Answers(engine, "test")
+
+    def found(first: int, last: int) -> list[tuple]:
+        marks = ask(answers, "marks", first=first, last=last)["marks"]
+        return [
+            (mark["kind"], mark["t_ms"] // 1000 - FIRST, mark["labels"].get("comm", ""), mark["text"]) for mark in marks
+        ]
+
+    # The gap hides whether `short` ended at 15 or slept until the silence at 20.
+    wanted = [
+        ("process_start", 5, "short", "short first seen"),
+        ("agent_start", 28, "", "n: data again after 8 s without"),
+    ]
+    assert found(FIRST, FIRST + 60) == wanted
+    begin = ("agent_start", -20, "", "n: data begins")
+    assert found(FIRST - 100, FIRST + 60) == [begin, *wanted], "what runs when the data begins has not started then"
+    assert found(FIRST - 100, FIRST + 200) == [begin, *wanted], "what runs when the data ends has not ended then"
+
+
+def test_mark_of_a_process_that_ends(engine):
+    builder = ProfilesBuilder({"host.name": "n"})
+    for second in range(FIRST - 30, FIRST + 30):
+        rows = [({"process.pid": "1"}, (F("f"),), 9)]
+        if second < FIRST + 10:
+            rows.append(({"process.pid": "2", "process.executable.name": "cc1"}, (F("f"),), 3))
+        builder.window(second, rows)
     engine.submit("profiles", builder.bytes()).result()
     marks = ask(Answers(engine, "test"), "marks")["marks"]
-    found = [(mark["kind"], mark["t_ms"] // 1000 - FIRST, mark["labels"].get("comm", "")) for mark in marks]
-    assert found == [("process_start", 5, "short"), ("process_exit", 15, "short"), ("agent_start", 28, "")]
-    assert marks[0]["text"] == "short first seen"
+    assert [(mark["kind"], mark["t_ms"] // 1000 - FIRST, mark["text"]) for mark in marks] == [
+        ("process_exit", 10, "cc1 last seen")
+    ]
 
 
 def test_status_of_nodes(engine):
