@@ -10,45 +10,61 @@ Formats, from CPython's Objects/lnotab_notes.txt and Objects/locations.md (3.11 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from typing import TYPE_CHECKING
 
-def line_of(version: tuple[int, int], first_line: int, table: bytes, offset: int) -> int:
-    """The line that byte `offset` of the bytecode belongs to; 0 where the table gives none. Broken tables give 0 too.
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
-    For 3.9 and 3.10 `offset` is frame.f_lasti as the interpreter keeps it: bytes in 3.9, code units in 3.10.
-    """
-    if offset >= 1 << 31:  # f_lasti is -1 before the first instruction
-        return first_line
-    if version < (3, 10):
-        return _line_by_lnotab(first_line, table, offset)
-    if version < (3, 11):
-        return _line_by_pairs(first_line, table, offset * 2)
-    return _line_by_locations(first_line, table, offset)
+
+class LineTable:
+    """The table of one code object, decoded when first asked: a busy function is asked for many of its instructions."""
+
+    __slots__ = ("_ends", "_first_line", "_lines", "_unit")
+
+    def __init__(self, version: tuple[int, int], first_line: int, table: bytes) -> None:
+        decode = lnotab_spans if version < (3, 10) else pair_spans if version < (3, 11) else location_spans
+        spans = list(decode(first_line, table))
+        self._first_line = first_line
+        self._unit = 2 if version == (3, 10) else 1
+        self._ends = [end for end, _ in spans]
+        self._lines = [line for _, line in spans]
+
+    def line(self, instruction: int) -> int:
+        """The line of an instruction, 0 where the table gives none (broken tables too).
+
+        `instruction` is as the interpreter keeps it: bytes in 3.9 (f_lasti) and from 3.11 on, code units in 3.10.
+        """
+        if instruction >= 1 << 31:  # f_lasti is -1 before the first instruction
+            return self._first_line
+        at = bisect_right(self._ends, instruction * self._unit)
+        return self._lines[at] if at < len(self._lines) else 0
 
 
 def _signed(byte: int) -> int:
     return byte - 256 if byte > 127 else byte
 
 
-def _line_by_lnotab(first_line: int, table: bytes, offset: int) -> int:
+# Each yields (end, line): bytecode from the end before up to `end`, in bytes, belongs to `line`; 0 = to no line.
+
+
+def lnotab_spans(first_line: int, table: bytes) -> Iterator[tuple[int, int]]:
     line, address = first_line, 0
     for step, line_step in zip(table[::2], table[1::2], strict=False):
-        address += step
-        if address > offset:
-            break
+        if step:
+            address += step
+            yield address, line
         line += _signed(line_step)
-    return line
+    yield 1 << 62, line
 
 
-def _line_by_pairs(first_line: int, table: bytes, offset: int) -> int:
+def pair_spans(first_line: int, table: bytes) -> Iterator[tuple[int, int]]:
     line, address = first_line, 0
     for step, line_step in zip(table[::2], table[1::2], strict=False):
-        no_line = line_step == 128
-        if not no_line:
-            line += _signed(line_step)
+        line += _signed(line_step) if line_step != 128 else 0
         address += step
-        if address > offset:
-            return 0 if no_line else line
-    return 0
+        if step:
+            yield address, 0 if line_step == 128 else line
 
 
 def _varint(table: bytes, at: int) -> tuple[int, int]:
@@ -64,7 +80,7 @@ def _varint(table: bytes, at: int) -> tuple[int, int]:
     return value, at
 
 
-def _line_by_locations(first_line: int, table: bytes, offset: int) -> int:
+def location_spans(first_line: int, table: bytes) -> Iterator[tuple[int, int]]:
     line, address, at = first_line, 0, 0
     while at < len(table):
         code, address = table[at] >> 3 & 15, address + ((table[at] & 7) + 1) * 2
@@ -74,8 +90,6 @@ def _line_by_locations(first_line: int, table: bytes, offset: int) -> int:
             line += -(value >> 1) if value & 1 else value >> 1
         elif 10 <= code <= 12:  # one line form: 0, 1 or 2 lines on
             line += code - 10
-        if address > offset:
-            return 0 if code == 15 else line
+        yield address, 0 if code == 15 else line
         while at < len(table) and not table[at] & 128:  # entries alone start with bit 7 set
             at += 1
-    return 0

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from gpustrobe.symbolizer.python_lines import line_of
+from gpustrobe.symbolizer.python_lines import LineTable
 
 INTERPRETERS = sorted(
     {
@@ -58,17 +58,18 @@ def test_lines_equal_the_interpreter(interpreter):
         pytest.skip("older than 3.9")
     assert len(codes) > 100
     checked = 0
-    for first_line, table, spans in codes:
+    for first_line, encoded, spans in codes:
+        table = LineTable(tuple(version), first_line, base64.b64decode(encoded))
         for start, end, line in spans:
             for offset in {start, max(start, end - 2)} if end > start else ():
                 checked += 1
                 lasti = offset // 2 if tuple(version) == (3, 10) else offset
-                assert line_of(tuple(version), first_line, base64.b64decode(table), lasti) == (line or 0)
+                assert table.line(lasti) == (line or 0)
     assert checked > 5000
 
 
 def test_before_the_first_instruction():
-    assert line_of((3, 9), 7, b"", 0xFFFFFFFF) == 7
+    assert LineTable((3, 9), 7, b"").line(0xFFFFFFFF) == 7
 
 
 def test_hostile_tables_end():
@@ -76,4 +77,4 @@ def test_hostile_tables_end():
     for _ in range(3000):
         table = rng.randbytes(rng.randrange(40))
         for version in ((3, 9), (3, 10), (3, 11), (3, 14)):
-            assert isinstance(line_of(version, 1, table, rng.randrange(1000)), int)
+            assert isinstance(LineTable(version, 1, table).line(rng.randrange(1000)), int)
