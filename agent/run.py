@@ -86,8 +86,10 @@ class Shipper:
     def ship(self) -> None:
         """One batch. Parts are independent: a fault in one costs that part's share of this batch only."""
         self._safely("profiles", self._profiles)
+        readings: list[Reading] = []
         for name, source in self._parts.sources.items():
-            self._safely(name, lambda source=source: self._readings(source))
+            self._safely(name, lambda source=source: readings.extend(source.take()))
+        self._safely("metrics", lambda: self._submit(readings))
 
     def _profiles(self) -> None:
         while self._waiting:
@@ -97,8 +99,8 @@ class Shipper:
             for request in self._parts.encoder.encode(profiles):
                 self._parts.exporter.submit("profiles", request.data, request.samples)
 
-    def _readings(self, source: Source) -> None:
-        for request in self._parts.encode_readings(source.take()):
+    def _submit(self, readings: list[Reading]) -> None:
+        for request in self._parts.encode_readings(readings) if readings else ():
             self._parts.exporter.submit("metrics", request, 0)
 
     def _safely(self, part: str, step: Callable[[], Any]) -> None:

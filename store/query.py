@@ -59,6 +59,7 @@ class Profile:
     period: float
     total: int
     all_total: int
+    seconds: float  # covered by windows
 
 
 def series_texts(reader: Reader, ids: NDArray[np.int64]) -> list[dict[str, object]]:
@@ -137,7 +138,18 @@ def read_profile(
     ]
     climbed = [(climb(group[part.rows], part.leaf, value[part.rows], part.content), part.content) for part in parts]
     tree = merge(climbed, top.parents, lines)
-    return Profile(tree, top, {}, types.unit, period, int(value.sum()), all_total)
+    seconds_covered = covered(reader, question, types.numbers)
+    return Profile(tree, top, {}, types.unit, period, int(value.sum()), all_total, seconds_covered)
+
+
+def covered(reader: Reader, question: Question, types: list[int]) -> float:
+    """Seconds of the range that windows cover, on the node that has most: what a total is divided by to give cores. The
+    range itself would make a program look idle for the time before its node was profiled."""
+    conditions, parameters = question.node_conditions()
+    bounds = {"first": question.span.first, "last": question.span.last, "types": types}
+    text = sql.COVERED.format(among=f" AND {conditions}" if conditions else "")
+    found = reader.columns(text, {**parameters, **bounds})["covered"]
+    return float(found[0]) / 1e9 if len(found) and found[0] else 0.0
 
 
 def with_texts(
@@ -232,7 +244,7 @@ def flamegraph(
         "unit": profile.unit,
         "period_ns": profile.period,
         **question.span.milliseconds(),
-        "seconds": question.span.seconds,
+        "seconds": profile.seconds,
         "total": profile.total,
         "samples": profile.total,
         "all_total": profile.all_total,
@@ -281,7 +293,7 @@ def top(
         "unit": profile.unit,
         "period_ns": profile.period,
         **question.span.milliseconds(),
-        "seconds": question.span.seconds,
+        "seconds": profile.seconds,
         "total": profile.total,
         "all_total": profile.all_total,
         "functions": len(frame),
@@ -309,7 +321,8 @@ def stacks(
     rows = []
     for leaf, path in zip(order.tolist(), paths, strict=True):
         process, thread = profile.top.texts[-1 - path[1]], profile.top.texts[-1 - path[2]]
-        labels = {"comm": process[0], "script": process[2], "thread": thread[0]}
+        pid = process[3].removeprefix("pid ") if process[3].startswith("pid ") else ""  # of one process, not of merged ones
+        labels = {"comm": process[0], "script": process[2], "thread": thread[0], "pid": pid}
         rows.append(
             {
                 "frames": frames.of(np.array(path[3:], dtype=np.int64)),
@@ -323,7 +336,7 @@ def stacks(
         "unit": profile.unit,
         "period_ns": profile.period,
         **question.span.milliseconds(),
-        "seconds": question.span.seconds,
+        "seconds": profile.seconds,
         "total": profile.total,
         "rows": rows,
         "frames": frames.columns(),

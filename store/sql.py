@@ -70,6 +70,11 @@ WINDOWS = """
 SELECT node AS node, type AS type, start AS start, max(duration) AS duration
 FROM windows WHERE second >= {first:Int64} AND second < {last:Int64} AND type IN {types:Array(UInt8)}
 GROUP BY node, type, start ORDER BY node, start LIMIT {limit:UInt64}"""
+COVERED = """
+SELECT max(covered) AS covered FROM (SELECT node, type, sum(duration) AS covered FROM (
+SELECT node AS node, type AS type, start AS start, max(duration) AS duration
+FROM windows WHERE second >= {{first:Int64}} AND second < {{last:Int64}} AND type IN {{types:Array(UInt8)}}{among}
+GROUP BY node, type, start) AS w GROUP BY node, type) AS n"""
 METRICS = """
 SELECT metric AS metric, metrics.name AS name, unit, kind, metrics.series AS series FROM metrics
 WHERE metrics.name = {name:String}"""
