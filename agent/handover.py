@@ -10,7 +10,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gpustrobe.agent.model import Books, MappedFile, Process, PythonCode, RawFrame, RawKind, Thread, Window
+from gpustrobe.agent.model import Books, JitName, MappedFile, Process, PythonCode, RawFrame, RawKind, Thread, Window
 from gpustrobe.agent.processes import cmdline_of, labels_of
 from gpustrobe.bpf import loader
 from gpustrobe.bpf.drops import DROPS
@@ -100,6 +100,22 @@ def code_from(head: loader.CodeHead, texts: bytes) -> PythonCode:
     )
 
 
+def jits_from(record: loader.WindowRecord) -> list[JitName]:
+    """Records of bpf/jit_names.h: a head, then name and module."""
+    if not record.jits_length:
+        return []
+    data = ctypes.string_at(record.jits, record.jits_length)
+    names, at = [], 0
+    while at < len(data):
+        head = loader.JitHead.from_buffer_copy(data, at)
+        start = at + ctypes.sizeof(head)
+        end = start + head.name_length + head.module_length
+        name, module = data[start : start + head.name_length], data[start + head.name_length : end]
+        names.append(JitName(head.process_id, head.object, head.address, text(name), text(module)))
+        at = (end + 7) & ~7
+    return names
+
+
 def details_from(record: loader.WindowRecord, process: loader.ProcessRecord) -> dict[str, bytes]:
     """Texts of /proc/PID by name (loader.DETAILS) as they were when the process was first sampled; {} if unknown."""
     if not process.details_length:
@@ -160,6 +176,7 @@ def window_from(record: loader.WindowRecord) -> Window:
         files=[file_from(record.files[i]) for i in range(record.n_files)],
         books=books_from(record.books),
         codes=codes_from(record),
+        jits=jits_from(record),
     )
 
 

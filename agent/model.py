@@ -23,7 +23,7 @@ FRAME_KINDS = ("python", "native", "kernel", "cuda_api", "cuda", "collective", "
 class RawKind(IntEnum):
     """Kind of a frame as the C core interns it; the first six equal `enum gs_word_kind` in bpf/sample.h."""
 
-    RAW = 0  # owner: process id; address: user address in no file (JIT, unknown)
+    RAW = 0  # owner: process id; address: user address in no file (JIT, unknown); detail: JIT object, 0 = not known
     NATIVE = 1  # owner: file id; address: file offset
     PYTHON = 2  # owner: process id; address: code object; detail: instruction offset << 32 | check
     END = 3  # address: enum gs_end
@@ -110,6 +110,17 @@ class PythonCode:
 
 
 @dataclass(frozen=True, slots=True)
+class JitName:
+    """The function of a RAW frame in JIT code, as its compiler registered it; a frame is one by process id, object and address."""
+
+    process_id: int
+    object: int  # RawFrame.detail
+    address: int
+    name: str
+    module: str  # "[jit xla]"
+
+
+@dataclass(frozen=True, slots=True)
 class Books:
     """Sample accounts of one window. produced == idle + filtered + delivered + sum(drops.values()), always."""
 
@@ -144,6 +155,7 @@ class Window:
     files: list[MappedFile]
     books: Books
     codes: list[PythonCode] = field(default_factory=list)
+    jits: list[JitName] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ class Naming:
                 yield from self._flush(deadline)
                 self._symbolizer.forget(window.epoch)
                 self._epoch = window.epoch
-            self._symbolizer.learn(window.files, window.processes, window.codes)
+            self._symbolizer.learn(window.files, window.processes, window.codes, window.jits)
             self._folder.add(window)
         yield from self._flush(deadline)
 

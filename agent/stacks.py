@@ -80,7 +80,7 @@ def _sampled(pid: int, cache: Path) -> Iterator[NamedStack]:
     symbolizer = sampling.open_symbolizer(cache)
     try:
         for window in windows:
-            symbolizer.learn(window.files, window.processes, window.codes)
+            symbolizer.learn(window.files, window.processes, window.codes, window.jits)
         for thread, raw in heaviest(windows):
             frames = tuple(frame for named in symbolizer.resolve(raw) for frame in named)
             yield NamedStack(thread.tid, thread.comm, "R", frames, end_of(raw))

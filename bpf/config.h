@@ -63,6 +63,8 @@ struct gs_cpu_counters {
 	__u64 delivered; /* into the ring */
 	__u64 frames;    /* user frames walked */
 	__u64 wakeups;
+	__u64 guessed;      /* frames found by scanning the stack */
+	__u64 guess_failed; /* scans that found none */
 	__u64 watch_full; /* a child of a watched process could not be added to `watched` */
 };
 

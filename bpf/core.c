@@ -306,6 +306,8 @@ static void count_kernel(struct gs_core *core, uint64_t *c)
 	c[GS_COUNTER_cpus] = core->timers.n_open;
 	c[GS_COUNTER_entered] = now.entered;
 	c[GS_COUNTER_user_frames] = now.frames;
+	c[GS_COUNTER_frames_guessed] = now.guessed;
+	c[GS_COUNTER_scans_failed] = now.guess_failed;
 	c[GS_COUNTER_wakeups] = now.wakeups;
 	c[GS_COUNTER_watch_full] = now.watch_full;
 }

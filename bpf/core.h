@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define GS_API __attribute__((visibility("default")))
-#define GS_CORE_VERSION 2
+#define GS_CORE_VERSION 3
 
 GS_API unsigned gs_core_version(void);
 
@@ -135,7 +135,7 @@ struct gs_window {
 	uint32_t n_stack_frames;
 	uint32_t n_processes, n_threads, n_files;
 	uint32_t details_length;
-	uint32_t codes_length, pad;
+	uint32_t codes_length, jits_length;
 	uint32_t *stack; /* n_rows */
 	uint32_t *thread;
 	uint64_t *value;
@@ -147,6 +147,7 @@ struct gs_window {
 	struct gs_file_record *files; /* bpf/files.h; each fd passes to the caller */
 	char *details;
 	uint8_t *codes; /* bpf/codes.h: Python code objects */
+	uint8_t *jits;  /* bpf/jit_names.h: names of JIT code */
 };
 
 /* 1 and the oldest window waiting, 0 after timeout_ms without one, -1 when stopped and empty. gs_window_free() it; file
@@ -164,6 +165,8 @@ GS_API void gs_window_free(struct gs_window *window);
 	X(entered, "timer events that reached the sampler") \
 	X(delivered, "samples in windows") \
 	X(user_frames, "user frames walked") \
+	X(frames_guessed, "frames found by scanning the stack") \
+	X(scans_failed, "scans of the stack that found no frame") \
 	X(wakeups, "times a sample woke the agent") \
 	X(watch_full, "children of watched processes that could not be watched") \
 	X(drains, "times the ring was drained") \

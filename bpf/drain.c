@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "jit.h"
 #include "state.h"
 
 #define DRAIN_INTERVAL (GS_SECOND / 10)
@@ -32,6 +33,14 @@ static void set_timer(struct gs_core *core)
 	timerfd_settime(core->timer, TFD_TIMER_ABSTIME, &ticks, NULL);
 }
 
+static void name_jit_code(struct gs_core *core)
+{
+	const struct gs_jit_view *view;
+
+	while ((view = gs_mappings_jit_answer(core->mappings, core->drain_time)))
+		gs_jit_names_answer(&core->epoch->jits, view);
+}
+
 static void drain(struct gs_core *core, int last)
 {
 	uint64_t window;
@@ -40,6 +49,7 @@ static void drain(struct gs_core *core, int last)
 	window = core->windows;
 	core->drains++;
 	core->drain_time = gs_now();
+	name_jit_code(core);
 	if (last || !(core->flags & GS_OPTION_STALL))
 		ring_buffer__consume(core->ring);
 	while (core->window_end <= core->drain_time)

@@ -58,6 +58,7 @@ void gs_epoch_free(struct gs_epoch *e)
 	free(e->processes);
 	free(e->threads);
 	gs_codes_free(&e->codes);
+	gs_jit_names_free(&e->jits);
 	gs_index_free(&e->frame_index);
 	gs_index_free(&e->stack_index);
 	gs_index_free(&e->process_index);
@@ -225,5 +226,6 @@ uint64_t gs_epoch_bytes(const struct gs_epoch *e)
 	       e->room_processes * sizeof(struct gs_process_seen) + e->room_threads * sizeof(struct gs_thread_record) +
 	       e->room_files * sizeof(struct gs_file_record) + index_bytes(&e->frame_index) + index_bytes(&e->stack_index) +
 	       index_bytes(&e->process_index) + index_bytes(&e->thread_index) + e->codes.room +
-	       e->codes.room_keys * sizeof(struct gs_code_key) + index_bytes(&e->codes.index);
+	       e->codes.room_keys * sizeof(struct gs_code_key) + index_bytes(&e->codes.index) + e->jits.room +
+	       e->jits.room_waiting * sizeof(struct gs_jit_waiting);
 }

@@ -5,6 +5,7 @@
 #define GPUSTROBE_EPOCH_H
 
 #include "codes.h"
+#include "jit_names.h"
 #include "core.h"
 #include "index.h"
 
@@ -49,6 +50,7 @@ struct gs_epoch {
 	uint32_t n_files, room_files;
 
 	struct gs_codes codes;
+	struct gs_jit_names jits;
 };
 
 struct gs_epoch *gs_epoch_new(uint64_t number, const struct gs_limits *limits); /* NULL: no memory */

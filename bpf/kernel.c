@@ -230,10 +230,10 @@ static int map_fd(struct gs_kernel *k, const char *name)
 
 static int link_programs(struct gs_kernel *k, const struct gs_config *config, struct gs_error *error)
 {
-	const char *names[] = { "walk", config->leaf_hint ? "leaf_hint" : NULL };
+	const char *names[] = { "walk", config->leaf_hint ? "leaf_hint" : NULL, "guess" }; /* maps.bpf.h GS_PROGRAM_ */
 	int table = map_fd(k, "programs");
 
-	for (uint32_t i = 0; i < 2; i++) {
+	for (uint32_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		int fd = names[i] ? program_fd(k, names[i]) : -1;
 
 		if (names[i] && bpf_map_update_elem(table, &i, &fd, BPF_ANY))

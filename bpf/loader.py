@@ -14,7 +14,7 @@ from pathlib import Path
 import gpustrobe.bpf
 from gpustrobe.bpf.drops import DROPS
 
-CORE_VERSION = 2
+CORE_VERSION = 3
 
 # enum gs_option_flag
 FILTER, CHILDREN, KERNEL_STACKS, STATS, NO_KERNEL, STALL = 1, 2, 4, 8, 16, 32
@@ -154,6 +154,19 @@ class CodeHead(Structure):
     )
 
 
+class JitHead(Structure):
+    """struct gs_jit_record of bpf/jit_names.h; name and module follow."""
+
+    _fields_ = (
+        ("address", c_uint64),
+        ("process_id", c_uint32),
+        ("object", c_uint32),
+        ("name_length", c_uint16),
+        ("module_length", c_uint16),
+        ("pad", c_uint32),
+    )
+
+
 class WindowRecord(Structure):
     _fields_ = (
         ("epoch", c_uint64),
@@ -172,7 +185,7 @@ class WindowRecord(Structure):
         ("n_files", c_uint32),
         ("details_length", c_uint32),
         ("codes_length", c_uint32),
-        ("pad", c_uint32),
+        ("jits_length", c_uint32),
         ("stack", POINTER(c_uint32)),
         ("thread", POINTER(c_uint32)),
         ("value", POINTER(c_uint64)),
@@ -184,6 +197,7 @@ class WindowRecord(Structure):
         ("files", POINTER(FileRecord)),
         ("details", POINTER(c_char)),
         ("codes", POINTER(c_char)),
+        ("jits", POINTER(c_char)),
     )
 
 

@@ -57,8 +57,9 @@ struct gs_mappings *gs_mappings_open(const struct gs_mappings_options *o)
 		error = gs_blocks_open(&m->blocks, o->procs_fd, o->mappings_fd, o->mapping_rows);
 	m->files = gs_files_open(o->max_files, &m->proc, m->counters);
 	m->pythons = gs_pythons_open(o->pythons_fd > 0 ? o->pythons_fd : -1, m->counters);
+	m->jits = gs_jits_open(o->proc_root, o->tables);
 	m->vdso = gs_vdso_open();
-	if (!error && m->scratch && m->files && m->pythons)
+	if (!error && m->scratch && m->files && m->pythons && m->jits)
 		return m;
 	gs_mappings_close(m);
 	errno = error ? error : ENOMEM;
@@ -69,6 +70,11 @@ void gs_mappings_close(struct gs_mappings *m)
 {
 	if (!m)
 		return;
+	while (m->cache.oldest) {
+		gs_jit_forget_process(m, m->cache.oldest);
+		gs_cache_remove(&m->cache, m->cache.oldest);
+	}
+	gs_jits_close(m->jits);
 	if (m->cache.buckets)
 		gs_cache_close(&m->cache);
 	gs_files_close(m->files);
@@ -88,6 +94,7 @@ static void forget(struct gs_mappings *m, struct gs_cached *p, uint64_t now_ns)
 	for (uint32_t i = 0; i < p->count; i++)
 		gs_files_release(m->files, p->rows[i].file_id);
 	gs_pythons_forget(m->pythons, p);
+	gs_jit_forget_process(m, p);
 	gs_cache_remove(&m->cache, p);
 }
 

@@ -112,6 +112,15 @@ const struct gs_python *gs_mappings_python(const struct gs_mappings *m, uint32_t
 
 /* The caller starts a new epoch: every known file is announced again (GS_FILE_AGAIN, with a fresh fd where a process still
  * maps it), and file ids freed before now may be given again. File ids in rows, words and cached places stay valid. */
+/* The function of JIT code that holds an address in anonymous memory, and the view it stands in (both live until the next answer),
+ * or NULL: then it is looked for, and gs_mappings_jit_answer tells later. Call for each such frame. */
+struct gs_jit_function;
+struct gs_jit_view;
+const struct gs_jit_function *gs_mappings_jit(struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime, uint64_t address,
+					      uint64_t now_ns, const struct gs_jit_view **view);
+/* What became known since the last call: NULL, or a view to look addresses up in (jit.h). Publishes its tables. */
+const struct gs_jit_view *gs_mappings_jit_answer(struct gs_mappings *m, uint64_t now_ns);
+
 GS_API void gs_mappings_new_epoch(struct gs_mappings *m);
 
 /* 1 when the 20 bits of file ids are nearly used up in this epoch: start a new one at the end of the window. */
@@ -148,6 +157,17 @@ GS_API int gs_mappings_wants_epoch(const struct gs_mappings *m);
 	X(build_id_by_kernel, "build ids the kernel read because the file could not be opened") \
 	X(python_found, "processes whose CPython frames can be walked") \
 	X(python_unsupported, "processes with a CPython that cannot be walked: version or build") \
+	X(jit_asked, "looks for code that a process compiled at run time") \
+	X(jit_files_searched, "files searched for GDB's JIT interface") \
+	X(jit_lists_read, "lists of JIT code read") \
+	X(jit_lists_broken, "lists of JIT code that broke off: changed meanwhile, or damaged") \
+	X(jit_lists_cut, "lists of JIT code longer than the bound") \
+	X(jit_objects, "JIT objects read") \
+	X(jit_objects_refused, "JIT objects that could not be read") \
+	X(jit_no_room, "JIT objects left out to stay within the bound") \
+	X(jit_tables, "unwind tables built for JIT code") \
+	X(jit_without_rows, "JIT code without unwind information") \
+	X(jit_queue_full, "looks put off because too many were waiting") \
 	X(hint_found, "leaf frames of gone processes named by the kernel's hint") \
 	X(hint_unknown, "hints for files never seen") \
 	X(hint_ambiguous, "hints that fit two files")

@@ -9,6 +9,7 @@
 #include "process_cache.h"
 #include "process_dir.h"
 #include "blocks.h"
+#include "jit.h"
 #include "pythons.h"
 
 #define GS_MS 1000000ULL
@@ -19,6 +20,7 @@ struct gs_mappings {
 	struct gs_files *files;
 	struct gs_tables *tables;
 	struct gs_pythons *pythons;
+	struct gs_jits *jits;
 	int vdso; /* descriptor, -1 = none */
 	struct gs_cache cache;
 	struct gs_blocks blocks;
@@ -40,5 +42,9 @@ void gs_publish(struct gs_mappings *m, struct gs_cached *p, const uint32_t *tabl
 void gs_withdraw(struct gs_mappings *m, struct gs_cached *p, uint64_t now_ns);
 /* Withdraws tables of processes not sampled for idle_ns, oldest first, until that many rows are free or on their way. */
 void gs_make_room(struct gs_mappings *m, uint32_t wanted, uint64_t idle_ns, uint64_t now_ns);
+
+/* jit_mappings.c */
+uint32_t gs_jit_table_of(struct gs_mappings *m, struct gs_cached *p, const struct gs_row *row, uint64_t now_ns);
+void gs_jit_forget_process(struct gs_mappings *m, struct gs_cached *p);
 
 #endif

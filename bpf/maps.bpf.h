@@ -42,6 +42,12 @@ struct gs_scratch {
 	__u32 mode;   /* python.bpf.h */
 	__u32 failed; /* the native walk is over, what follows are Python frames that found no place in it */
 	__u32 pad;
+	__u32 by_fp;    /* fp was read from a frame that a frame pointer led to */
+	__u32 unproven; /* pc is where a frame pointer led to: not known yet to be a return address */
+	__u32 guessed;  /* pc was found by scanning the stack */
+	__u32 guesses;
+	__u64 callee[2]; /* the mapping of the frame whose caller is sought */
+	__u64 back[4];  /* pc, sp, fp, is_return before the frame pointer was tried */
 	__u64 low;    /* [low, sp) is the frame just left */
 	__u64 registers[16]; /* of the interrupted function, by DWARF number; its caller no longer has them */
 	__u64 signal[17];    /* gregs of a signal frame */
@@ -105,10 +111,10 @@ struct {
 	__type(value, struct gs_asked);
 } asks SEC(".maps");
 
-enum { GS_PROGRAM_WALK, GS_PROGRAM_HINT };
+enum { GS_PROGRAM_WALK, GS_PROGRAM_HINT, GS_PROGRAM_GUESS, GS_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 2);
+	__uint(max_entries, GS_PROGRAMS);
 	__type(key, __u32);
 	__type(value, __u32);
 } programs SEC(".maps");

@@ -40,8 +40,8 @@ static __always_inline __u32 word_at(__u32 at)
 	return c ? c->words[at & 1023] : 0;
 }
 
-/* The rule for a file offset in the mapping at hand; NULL if there is no table (yet) or no row covers it. A page of 512 bytes
- * has at most 512 rows: 10 halvings. */
+/* The rule for a file offset in the mapping at hand: rule 0, GS_CFA_NONE, where no row covers it; NULL if its table is not built
+ * yet. A page of 512 bytes has at most 512 rows: 10 halvings. */
 static __always_inline struct gs_rule *find_rule(struct gs_scratch *s, __u64 file_offset)
 {
 	__u32 number = GS_TABLE_NUMBER(s->map_table);
@@ -52,8 +52,11 @@ static __always_inline struct gs_rule *find_rule(struct gs_scratch *s, __u64 fil
 	__u64 page = (file_offset - t->base) >> GS_PAGE_SHIFT;
 	__u32 rows = t->rows, low, high, middle;
 
-	if (file_offset < t->base || page >= t->pages)
+	if (!t->pages && rows != GS_NO_ROWS)
 		return 0;
+	number = 0;
+	if (file_offset < t->base || page >= t->pages)
+		goto found;
 	low = word_at(t->index + (__u32)page);
 	high = word_at(t->index + (__u32)page + 1);
 	for (int i = 0; i < 10 && low < high; i++) {
@@ -63,9 +66,9 @@ static __always_inline struct gs_rule *find_rule(struct gs_scratch *s, __u64 fil
 		else
 			high = middle;
 	}
-	if (!low)
-		return 0;
-	number = word_at(rows + low - 1) >> GS_ROW_RULE_SHIFT;
+	if (low)
+		number = word_at(rows + low - 1) >> GS_ROW_RULE_SHIFT;
+found:
 	return bpf_map_lookup_elem(&rules, &number);
 }
 
@@ -112,6 +115,7 @@ static __always_inline int row_step(struct gs_scratch *s, const struct gs_rule *
 	long failed = 0;
 	__u64 pair[2], fp = s->fp, cfa;
 
+	s->by_fp = 0;
 	if (r->cfa == GS_CFA_STOP)
 		return stop(s, GS_END_complete);
 	if (r->cfa == GS_CFA_SIGNAL)

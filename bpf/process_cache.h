@@ -28,6 +28,11 @@ struct gs_cached {
 	struct gs_python *python;  /* NULL: no interpreter, or none yet */
 	uint64_t python_tried;
 	uint64_t python_wait;      /* ns before another look; 0 = nothing to wait for */
+	struct gs_jit_view *jit;   /* NULL: no JIT code known */
+	uint64_t jit_asked;        /* ns */
+	uint64_t jit_wait;         /* ns after an answer before another is worth it */
+	uint8_t jit_pending, jit_rebuild;
+	uint8_t jit_none;          /* none of its files brings the interface; void when mappings change */
 	uint8_t answer;      /* enum gs_listing of the last listing */
 };
 

@@ -125,6 +125,10 @@ static __always_inline void fill_header(struct gs_scratch *s, __u64 id, __u64 st
 	s->map_end = 0;
 	s->mode = MODE_NATIVE;
 	s->failed = 0;
+	s->by_fp = 0;
+	s->unproven = 0;
+	s->guessed = 0;
+	s->guesses = 0;
 	s->python.n = 0;
 	s->python.frame = 0;
 }
@@ -202,13 +206,47 @@ int walk(struct bpf_perf_event_data *ctx)
 
 	if (!s || !c)
 		return 0;
-	if (unwind(s) == GO_ON) {
+	int result = unwind(s);
+
+	if (result == GUESS && s->guesses < GS_MAX_GUESSES && s->tails + 1 < GS_MAX_TAILS) {
+		s->guesses++;
+		s->tails++;
+		bpf_tail_call(ctx, &programs, GS_PROGRAM_GUESS);
+	}
+	if (result == GUESS) {
+		s->mode = MODE_OVER;
+		s->end = GS_END_frame_pointer;
+	}
+	if (result != STOP) {
 		if (s->tails < GS_MAX_TAILS) {
 			s->tails++;
 			bpf_tail_call(ctx, &programs, GS_PROGRAM_WALK);
 		}
 		s->end = GS_END_too_deep;
 	}
+	return finish(ctx, s, c);
+}
+
+SEC("perf_event")
+int guess(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+
+	if (!s || !c)
+		return 0;
+	s->end = GS_END_complete; /* a frame pointer may have failed */
+	if (guess_caller(s)) {
+		c->guessed += s->guessed;
+	} else {
+		c->guess_failed++;
+		s->mode = MODE_OVER;
+		s->end = GS_END_frame_pointer;
+	}
+	s->tails++;
+	bpf_tail_call(ctx, &programs, GS_PROGRAM_WALK);
+	s->end = GS_END_too_deep;
 	return finish(ctx, s, c);
 }
 

@@ -33,11 +33,12 @@ static uint32_t fill_rows(struct gs_mappings *m, const struct gs_cached *p, cons
 
 	for (uint32_t i = 0; i < p->count && n < GS_MAX_MAPPINGS; i++) {
 		const struct gs_row *r = &p->rows[i];
-		int fits = r->file_offset + (r->end - r->start) <= GS_OFFSET_MASK;
+		int anonymous = r->kind == GS_PLACE_ANONYMOUS; /* JIT code: rows of its table are by address */
+		int fits = anonymous || r->file_offset + (r->end - r->start) <= GS_OFFSET_MASK;
 
 		if (files_only && !r->file_id)
 			continue;
-		m->scratch[n++] = (struct gs_mapping){.start = r->start, .end = r->end, .file_offset = r->file_offset,
+		m->scratch[n++] = (struct gs_mapping){.start = r->start, .end = r->end, .file_offset = anonymous ? r->start : r->file_offset,
 			.file_id = fits ? r->file_id : 0, .table = fits ? tables[i] : 0};
 	}
 	m->counters[GS_MAPPING_rows_left_out] += p->count - n;

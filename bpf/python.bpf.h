@@ -9,7 +9,7 @@
 #define GS_OWNER_C_STACK 3 /* FRAME_OWNED_BY_CSTACK (3.12, 3.13), FRAME_OWNED_BY_INTERPRETER (3.14) */
 #define GS_TAG_BITS 7ULL   /* 3.14 tags references: the lowest bits are not part of the address */
 
-enum { MODE_NATIVE, MODE_SCAN, MODE_EMIT };
+enum { MODE_NATIVE, MODE_SCAN, MODE_EMIT, MODE_OVER /* the native walk found no way on */ };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

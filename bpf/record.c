@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "jit.h"
 #include "state.h"
 
 #define RENAME_INTERVAL GS_SECOND /* a leader that renames itself all the time must not fill the process table */
@@ -152,6 +153,23 @@ static int end_early(struct walk *w, enum gs_end end)
 	return result == KEEP ? CUT : result;
 }
 
+/* Memory of no file: JIT code, which may have registered its name. */
+static int add_anonymous(struct walk *w, uint64_t address, int guessed)
+{
+	const struct gs_sample *s = w->r->sample;
+	struct gs_epoch *e = w->core->epoch;
+	const struct gs_jit_view *view;
+	const struct gs_jit_function *f =
+		gs_mappings_jit(w->core->mappings, s->tgid, s->start_boottime, address, w->core->drain_time, &view);
+	struct gs_jit_waiting frame = { s->start_boottime, address, s->tgid, w->process };
+	uint32_t known = e->n_frames;
+	int result = add(w, guessed ? GS_RAW_GUESSED : GS_RAW, w->process, address, f ? f->object : 0);
+
+	if (e->n_frames != known)
+		gs_jit_names_see(&e->jits, &frame, f, view);
+	return result;
+}
+
 /* A raw word: the process had no table when it was sampled, or the address belongs to no file. An address in no mapping ends
  * the stack: past the leaf only a wrong frame pointer leads there. */
 static int add_raw(struct walk *w, uint64_t address, int guessed, int leaf)
@@ -169,6 +187,8 @@ static int add_raw(struct walk *w, uint64_t address, int guessed, int leaf)
 			return end_early(w, GS_END_frame_pointer);
 		result = add(w, GS_RAW, w->process, address, 0);
 		return result == KEEP ? end_early(w, GS_END_no_mapping) : result;
+	case GS_PLACE_ANONYMOUS:
+		return add_anonymous(w, address, guessed);
 	default:
 		return add(w, guessed ? GS_RAW_GUESSED : GS_RAW, w->process, address, 0);
 	}

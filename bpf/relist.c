@@ -55,14 +55,16 @@ static const struct gs_row *carried(const struct gs_cached *p, uint32_t *old, co
 }
 
 /* Every 64-bit process has the same vdso, so one table under a key of its own serves them all. */
-static uint32_t table_of(struct gs_mappings *m, const struct gs_row *row, const struct gs_sight *sight, uint64_t now_ns)
+static uint32_t table_of(struct gs_mappings *m, struct gs_cached *p, const struct gs_row *row, const struct gs_sight *sight, uint64_t now_ns)
 {
+	if (row->kind == GS_PLACE_ANONYMOUS)
+		return gs_jit_table_of(m, p, row, now_ns);
 	if (m->tables && row->kind == GS_PLACE_VDSO)
 		return gs_tables_want(m->tables, NULL, UINT64_MAX, m->vdso, now_ns);
 	return m->tables && row->file_id ? gs_files_table(m->files, m->tables, row->file_id, sight, now_ns) : 0;
 }
 
-static struct gs_row *make_rows(struct gs_mappings *m, const struct gs_cached *p, int process, uint32_t *tables, uint64_t now_ns)
+static struct gs_row *make_rows(struct gs_mappings *m, struct gs_cached *p, int process, uint32_t *tables, uint64_t now_ns)
 {
 	struct gs_row *rows = calloc(m->list.count + 1, sizeof(*rows));
 	uint32_t old = 0;
@@ -78,7 +80,7 @@ static struct gs_row *make_rows(struct gs_mappings *m, const struct gs_cached *p
 			.file_id = id, .flags = v->flags & GS_VMA_WRITABLE,
 			.kind = id ? GS_PLACE_NATIVE : v->flags & GS_VMA_VDSO ? GS_PLACE_VDSO : GS_PLACE_ANONYMOUS};
 		gs_files_hold(m->files, id);
-		tables[i] = table_of(m, &rows[i], &sight, now_ns);
+		tables[i] = table_of(m, p, &rows[i], &sight, now_ns);
 		gs_pythons_look(m->pythons, id, i == 0, &sight);
 	}
 	return rows;
@@ -116,6 +118,7 @@ static int take_listing(struct gs_mappings *m, struct gs_cached *p, int process,
 	p->start_stack = stamp->start_stack;
 	m->counters[GS_MAPPING_listings_unchanged] += same;
 	*changed = !same;
+	p->jit_none &= (uint8_t)same;
 	gs_publish(m, p, tables, now_ns);
 	if (!same || p->python_wait)
 		gs_pythons_attach(m->pythons, p, now_ns);

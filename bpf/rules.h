@@ -43,13 +43,14 @@ struct gs_rule {
 };
 
 /* One file's table inside the shared array of words. */
+#define GS_NO_ROWS 0xffffffffU /* gs_table.rows of a file that was read and has none */
 #define GS_TABLE_NUMBER(table) ((table) & 0xffff)
 #define GS_TABLE_GENERATION(table) ((table) >> 16)
 struct gs_table {
 	__u64 base;  /* file offset of the first page, a multiple of 512 */
 	__u32 pages; /* index has pages + 1 words; 0 = no table */
 	__u32 index; /* word number of the index */
-	__u32 rows;  /* word number of row 0 */
+	__u32 rows;  /* word number of row 0; GS_NO_ROWS */
 	__u32 generation; /* of the number: gs_mapping.table is generation << 16 | number, so a stale row finds no table */
 };
 

@@ -27,9 +27,11 @@ struct slot {
 	uint64_t wanted_ns;
 	uint64_t tried_ns;
 	uint32_t start; /* words, when READY */
-	int fd;         /* while QUEUED */
+	int fd;         /* while QUEUED; -1: rows are built already */
+	struct gs_rows *rows; /* while QUEUED; NULL: to be built from fd */
 	uint16_t generation; /* counts the contents this number has stood for; never 0 once used */
 	uint8_t state;
+	uint8_t dropped; /* while QUEUED: nobody wants it any more */
 };
 
 struct gs_tables {
@@ -41,6 +43,7 @@ struct gs_tables {
 	struct gs_words space;
 	uint32_t *rule_slots; /* rule number + 1 by hash; the builder's alone */
 	uint32_t n_rules;
+	uint64_t given; /* tables whose rows came ready */
 	uint32_t queue[QUEUE], queued, head;
 	uint64_t counters[GS_TABLE_COUNTER_COUNT];
 	pthread_mutex_t lock; /* all above but tables' contents, words and rules, which the builder alone writes */
@@ -90,6 +93,7 @@ static uint32_t intern_rule(struct gs_tables *t, struct gs_rule rule)
 static void withdraw(struct gs_tables *t, uint32_t number, uint8_t state)
 {
 	__atomic_store_n(&t->tables[number].pages, 0, __ATOMIC_RELEASE);
+	t->tables[number].rows = 0;
 	gs_words_give(&t->space, t->slots[number].start, now(CLOCK_MONOTONIC) + GRACE_NS);
 	t->slots[number].state = state;
 	t->slots[number].tried_ns = now(CLOCK_MONOTONIC);
@@ -158,24 +162,42 @@ static int place(struct gs_tables *t, uint32_t number, const struct gs_rows *row
 	return 1;
 }
 
+/* The number is free for another content. Holding the lock. */
+static void release_slot(struct gs_tables *t, uint32_t number)
+{
+	if (t->slots[number].state == READY)
+		withdraw(t, number, FREE);
+	t->slots[number].key = 0;
+	t->slots[number].state = FREE;
+	t->slots[number].dropped = 0;
+}
+
 /* One build; the lock is held on entry and exit, not in between. */
 static void build(struct gs_tables *t, uint32_t number)
 {
 	int fd = t->slots[number].fd;
 	uint8_t state = EMPTY;
-	struct gs_rows rows;
-	const char *reason;
+	struct gs_rows rows, *given = t->slots[number].rows;
+	const char *reason = NULL;
 	uint64_t before, spent;
 
+	t->slots[number].rows = NULL;
 	pthread_mutex_unlock(&t->lock);
 	before = now(CLOCK_THREAD_CPUTIME_ID);
-	reason = gs_rows_build(fd, &rows);
-	close(fd);
+	if (given) {
+		rows = *given;
+		free(given);
+	} else {
+		reason = gs_rows_build(fd, &rows);
+		close(fd);
+	}
 	if (!reason)
 		state = place(t, number, &rows) ? READY : HOMELESS;
 	spent = now(CLOCK_THREAD_CPUTIME_ID) - before;
 	pthread_mutex_lock(&t->lock);
 	t->slots[number].state = state;
+	if (state == EMPTY)
+		t->tables[number].rows = GS_NO_ROWS;
 	t->slots[number].tried_ns = now(CLOCK_MONOTONIC);
 	t->counters[GS_TABLE_build_ns] += spent;
 	if (state == READY) {
@@ -187,6 +209,8 @@ static void build(struct gs_tables *t, uint32_t number)
 		t->counters[strcmp(reason, "no unwind information") ? GS_TABLE_tables_failed : GS_TABLE_tables_without_rows]++;
 	if (!reason)
 		gs_rows_free(&rows);
+	if (t->slots[number].dropped)
+		release_slot(t, number);
 	/* The budget: after a build of n ms wait n * (1000 / share - 1) ms, but a start (the first half second of work) is free. */
 	if (t->counters[GS_TABLE_build_ns] > 500000000ULL && !t->stop) {
 		uint64_t wait = spent * (1000 - t->o.build_share) / t->o.build_share;
@@ -222,25 +246,27 @@ static void *builder(void *argument)
 	return NULL;
 }
 
-static void enqueue(struct gs_tables *t, uint32_t number, int fd)
+/* Builds from a file, or places rows that are built already (then fd is -1). 0: put off. */
+static int enqueue(struct gs_tables *t, uint32_t number, int fd, struct gs_rows *rows)
 {
 	struct slot *s = &t->slots[number];
 
+	s->state = FREE;
 	if (t->queued == QUEUE) {
 		t->counters[GS_TABLE_tables_queue_full]++;
-		s->state = FREE;
-		return;
+		return 0;
 	}
-	s->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-	if (s->fd < 0) {
+	s->fd = rows ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, 3);
+	if (s->fd < 0 && !rows) {
 		t->counters[GS_TABLE_tables_no_file]++;
-		s->state = FREE;
-		return;
+		return 0;
 	}
+	s->rows = rows;
 	s->state = QUEUED;
 	t->queue[(t->head + t->queued++) % QUEUE] = number;
 	t->busy = 1;
 	pthread_cond_signal(&t->work);
+	return 1;
 }
 
 /* The slot of that content, or a free one that becomes its; 0 if all are in use. */
@@ -266,6 +292,7 @@ static uint32_t slot_for(struct gs_tables *t, uint64_t key, uint64_t now_ns)
 	if (free_slot) {
 		uint16_t generation = (uint16_t)(t->slots[free_slot].generation + 1);
 		t->slots[free_slot] = (struct slot){ .key = key, .generation = generation ? generation : 1 };
+		t->tables[free_slot].rows = 0;
 		t->tables[free_slot].generation = t->slots[free_slot].generation;
 	}
 	return free_slot;
@@ -286,7 +313,7 @@ uint32_t gs_tables_want(struct gs_tables *t, const struct gs_build_id *build_id,
 		s->wanted_ns = now_ns;
 	if (number && (s->state == FREE || (s->state == HOMELESS && s->tried_ns + RETRY_NS < now_ns))) {
 		if (fd >= 0)
-			enqueue(t, number, fd);
+			enqueue(t, number, fd, NULL);
 		else
 			t->counters[GS_TABLE_tables_no_file]++;
 	}
@@ -294,6 +321,65 @@ uint32_t gs_tables_want(struct gs_tables *t, const struct gs_build_id *build_id,
 		number |= (uint32_t)s->generation << 16;
 	pthread_mutex_unlock(&t->lock);
 	return number;
+}
+
+uint32_t gs_tables_put(struct gs_tables *t, struct gs_rows *rows, uint64_t now_ns)
+{
+	uint32_t number;
+
+	pthread_mutex_lock(&t->lock);
+	number = slot_for(t, 3ULL << 62 | ++t->given, now_ns);
+	if (!number)
+		t->counters[GS_TABLE_tables_no_number]++;
+	else
+		t->slots[number].wanted_ns = now_ns;
+	if (number && !enqueue(t, number, -1, rows)) {
+		release_slot(t, number);
+		number = 0;
+	}
+	if (number)
+		number |= (uint32_t)t->slots[number].generation << 16;
+	pthread_mutex_unlock(&t->lock);
+	if (!number) {
+		gs_rows_free(rows);
+		free(rows);
+	}
+	return number;
+}
+
+/* The slot behind a number, if it still stands for the same content. Holding the lock. */
+static struct slot *same_slot(struct gs_tables *t, uint32_t number)
+{
+	struct slot *s = &t->slots[GS_TABLE_NUMBER(number) % t->o.max_tables];
+
+	return number && s->key && s->generation == GS_TABLE_GENERATION(number) ? s : NULL;
+}
+
+int gs_tables_touch(struct gs_tables *t, uint32_t number, uint64_t now_ns)
+{
+	struct slot *s;
+	int lives;
+
+	pthread_mutex_lock(&t->lock);
+	s = same_slot(t, number);
+	lives = s && (s->state == QUEUED || s->state == READY);
+	if (lives)
+		s->wanted_ns = now_ns;
+	pthread_mutex_unlock(&t->lock);
+	return lives;
+}
+
+void gs_tables_drop(struct gs_tables *t, uint32_t number)
+{
+	struct slot *s;
+
+	pthread_mutex_lock(&t->lock);
+	s = same_slot(t, number);
+	if (s && s->state == QUEUED)
+		s->dropped = 1;
+	else if (s)
+		release_slot(t, GS_TABLE_NUMBER(number));
+	pthread_mutex_unlock(&t->lock);
 }
 
 void gs_tables_tick(struct gs_tables *t, uint64_t now_ns)
@@ -421,8 +507,14 @@ void gs_tables_close(struct gs_tables *t)
 		pthread_mutex_unlock(&t->lock);
 		pthread_join(t->builder, NULL);
 	}
-	for (; t->queued; t->queued--, t->head = (t->head + 1) % QUEUE)
-		close(t->slots[t->queue[t->head]].fd);
+	for (; t->queued; t->queued--, t->head = (t->head + 1) % QUEUE) {
+		struct slot *s = &t->slots[t->queue[t->head]];
+		if (s->rows)
+			gs_rows_free(s->rows);
+		else
+			close(s->fd);
+		free(s->rows);
+	}
 	unmap_array(t->tables, t->o.max_tables * sizeof *t->tables);
 	unmap_array(t->words, t->o.max_words * sizeof *t->words);
 	unmap_array(t->rules, t->o.max_rules * sizeof *t->rules);

@@ -32,6 +32,14 @@ GS_API void gs_tables_close(struct gs_tables *t);
  * table known by its build id still serves. `key` tells files without a build id apart and must never repeat for other content. */
 GS_API uint32_t gs_tables_want(struct gs_tables *t, const struct gs_build_id *build_id, uint64_t key, int fd, uint64_t now_ns);
 
+/* A table of rows that are built already (JIT code): takes them over. Its number for gs_mapping.table, or 0. From any thread. */
+struct gs_rows;
+GS_API uint32_t gs_tables_put(struct gs_tables *t, struct gs_rows *rows, uint64_t now_ns);
+/* It is in use: 1, or 0 if it had to make room and must be put again. */
+GS_API int gs_tables_touch(struct gs_tables *t, uint32_t number, uint64_t now_ns);
+/* Nobody needs it any more; no mapping may name it by now. */
+GS_API void gs_tables_drop(struct gs_tables *t, uint32_t number);
+
 /* Once a second: words past their grace period become free, tables nobody wanted for ten minutes go. */
 GS_API void gs_tables_tick(struct gs_tables *t, uint64_t now_ns);
 

@@ -23,7 +23,8 @@ struct raw_row {
 };
 
 struct builder {
-	const struct gs_elf *elf;
+	const struct gs_elf *elf; /* NULL: rows are by address, and functions must lie in [low, high) */
+	uint64_t low, high;
 	struct function *functions;
 	struct raw_row *raw;
 	struct gs_rule *rules;
@@ -71,10 +72,11 @@ static uint32_t intern_rule(struct builder *b, struct gs_rule rule)
 static int on_function(void *to, uint64_t start, uint64_t size)
 {
 	struct builder *b = to;
-	uint64_t offset = gs_elf_file_offset(b->elf, start);
+	uint64_t offset = b->elf ? gs_elf_file_offset(b->elf, start) : start;
+	uint64_t low = b->elf ? 0 : b->low, high = b->elf ? b->elf->size : b->high;
 
 	/* Outside any executable segment: functions that the linker discarded. */
-	if (offset == UINT64_MAX || size > UINT32_MAX || size > b->elf->size || offset > b->elf->size - size)
+	if (offset == UINT64_MAX || size > UINT32_MAX || offset < low || offset > high || size > high - offset)
 		return 0;
 	if (!grow((void **)&b->functions, b->n_functions, &b->functions_room, sizeof *b->functions)) {
 		b->no_memory = 1;
@@ -106,7 +108,9 @@ static int by_start(const void *left, const void *right)
 
 	if (a->start != b->start)
 		return a->start < b->start ? -1 : 1;
-	return (int)a->rank - (int)b->rank;
+	if (a->rank != b->rank)
+		return (int)a->rank - (int)b->rank;
+	return (a->first > b->first) - (a->first < b->first); /* the one read first: of JIT code the newer */
 }
 
 static void sort_functions(struct builder *b)
@@ -280,6 +284,14 @@ static const char *build(struct builder *b, struct gs_rows *out)
 	return finish(b, out);
 }
 
+static void release(struct builder *b)
+{
+	free(b->functions);
+	free(b->raw);
+	free(b->rules);
+	free(b->slots);
+}
+
 const char *gs_rows_build(int fd, struct gs_rows *rows)
 {
 	struct gs_elf elf;
@@ -292,11 +304,37 @@ const char *gs_rows_build(int fd, struct gs_rows *rows)
 	reason = prepare(&b) ? build(&b, rows) : "out of memory";
 	if (reason)
 		gs_rows_free(rows);
-	free(b.functions);
-	free(b.raw);
-	free(b.rules);
-	free(b.slots);
+	release(&b);
 	gs_elf_close(&elf);
+	return reason;
+}
+
+static const char *build_in_memory(struct builder *b, const struct gs_cfi_section *sections, uint32_t n, struct gs_rows *out)
+{
+	const struct gs_cfi_sink sink = { b, on_function, on_row };
+
+	if (!prepare(b))
+		return "out of memory";
+	for (uint32_t i = 0; i < n; i++)
+		gs_cfi_walk(&sections[i], &sink, &out->counts); /* what one that breaks off gave before stands */
+	if (b->no_memory)
+		return "out of memory";
+	if (!b->n_functions)
+		return "no unwind information";
+	sort_functions(b);
+	return finish(b, out);
+}
+
+const char *gs_rows_build_in_memory(const struct gs_cfi_section *sections, uint32_t n, uint64_t low, uint64_t high, struct gs_rows *rows)
+{
+	struct builder b = { .low = low, .high = high };
+	const char *reason;
+
+	memset(rows, 0, sizeof *rows);
+	reason = build_in_memory(&b, sections, n, rows);
+	if (reason)
+		gs_rows_free(rows);
+	release(&b);
 	return reason;
 }
 

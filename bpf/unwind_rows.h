@@ -22,6 +22,11 @@ struct gs_rows {
 GS_API const char *gs_rows_build(int fd, struct gs_rows *rows);
 GS_API void gs_rows_free(struct gs_rows *rows);
 
+/* The same for code in memory: rows by address in place of file offset, from several .eh_frame sections as linked. Functions that
+ * do not lie in [low, high) are left out; of two at one address the first given counts. */
+GS_API const char *gs_rows_build_in_memory(const struct gs_cfi_section *sections, uint32_t n, uint64_t low, uint64_t high,
+					   struct gs_rows *rows);
+
 /* The rule that holds at a file offset; cfa GS_CFA_NONE where nothing covers it. The kernel's lookup, for tests. */
 GS_API struct gs_rule gs_rows_find(const struct gs_rows *rows, uint64_t file_offset);
 

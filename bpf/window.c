@@ -224,6 +224,10 @@ int gs_queue_pop(struct gs_queue *q, struct gs_window *out)
 	out->codes_length = e->codes.length;
 	e->codes.records = NULL;
 	e->codes.length = e->codes.room = 0;
+	out->jits = e->jits.records;
+	out->jits_length = e->jits.length;
+	e->jits.records = NULL;
+	e->jits.length = e->jits.room = 0;
 	forget_first(q);
 	return 1;
 }
@@ -249,5 +253,6 @@ void gs_window_free(struct gs_window *window)
 	free(window->files);
 	free(window->details);
 	free(window->codes);
+	free(window->jits);
 	memset(window, 0, sizeof(*window));
 }

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from gpustrobe.agent.model import MappedFile, Process, PythonCode, RawFrame
+    from gpustrobe.agent.model import JitName, MappedFile, Process, PythonCode, RawFrame
     from gpustrobe.symbolizer.native import Named
 
 Frames = tuple[Frame, ...]
@@ -62,6 +62,7 @@ class Symbolizer:
         self._work = threading.Lock()
         self._tables = threading.Lock()
         self._processes: dict[int, Process] = {}
+        self._jits: dict[tuple[int, int, int], tuple[str, str]] = {}  # (process id, object, address) -> name, module
         self._epoch: int | None = None
         self._reader = Reader(limits, clock)
         self._cache = FunctionCache(directory, cache_bytes // 4)
@@ -78,13 +79,18 @@ class Symbolizer:
         self._reasons: Counter[str] = Counter()
 
     def learn(
-        self, files: Iterable[MappedFile], processes: Iterable[Process], codes: Iterable[PythonCode] = ()
+        self,
+        files: Iterable[MappedFile],
+        processes: Iterable[Process],
+        codes: Iterable[PythonCode] = (),
+        jits: Iterable[JitName] = (),
     ) -> None:
         """Takes what ids mean, and ownership of the descriptors. Must come before the frames that use them."""
         for mapped in files:
             self._files.learn(mapped)
         self._python.learn(codes)
         with self._tables:
+            self._jits.update(((jit.process_id, jit.object, jit.address), (jit.name, jit.module)) for jit in jits)
             self._processes.update((process.process_id, process) for process in processes)
 
     def forget(self, epoch: int) -> None:
@@ -94,6 +100,7 @@ class Symbolizer:
                 return
             self._epoch = epoch
             self._processes.clear()
+            self._jits.clear()
         self._files.forget()
         self._python.forget()
 
@@ -140,9 +147,10 @@ class Symbolizer:
         return {frame: (found[frame.address],) for frame in frames}
 
     def _resolve_raw(self, frames: list[RawFrame], deadline: float) -> dict[RawFrame, Frames]:
-        """All nameless code is one frame: a JIT makes new addresses for ever, none of which mean anything."""
-        answers: dict[RawFrame, Frames] = {}
-        for owner, some in _by_owner(frames).items():
+        """What its compiler registered, else what a perf map says. All nameless code is one frame: a JIT makes new
+        addresses for ever, none of which mean anything."""
+        answers = self._resolve_registered(frames)
+        for owner, some in _by_owner(frame for frame in frames if frame not in answers).items():
             process = self._process(owner)
             if process:
                 found = self._perf_maps.resolve(process, [frame.address for frame in some])
@@ -150,9 +158,15 @@ class Symbolizer:
                 found = {frame.address: ("", "process not known") for frame in some}
             for frame in some:
                 name, reason = found[frame.address]
-                kind = "guessed" if frame.kind in _GUESSED else "native"
-                answers[frame] = (Frame(name or "[unknown code]", kind, "[jit]", reason=reason),)
+                answers[frame] = (Frame(name or "[unknown code]", _kind(frame), "[jit]", reason=reason),)
         return answers
+
+    def _resolve_registered(self, frames: list[RawFrame]) -> dict[RawFrame, Frames]:
+        with self._tables:
+            found = {f: named for f in frames if (named := self._jits.get((f.owner, f.detail, f.address)))}
+        shown = self._demangler.demangle({name for name, _ in found.values()})
+        self._counts["jit_frames"] += len(found)
+        return {f: (Frame(shown[name], _kind(f), printable(module)),) for f, (name, module) in found.items()}
 
     def _resolve_vdso(self, frames: list[RawFrame], deadline: float) -> dict[RawFrame, Frames]:
         answers: dict[RawFrame, Frames] = {}
@@ -216,6 +230,10 @@ class Symbolizer:
             self._vdso.close()
             self._symcaches.close()
             self._cache.close()
+
+
+def _kind(frame: RawFrame) -> str:
+    return "guessed" if frame.kind in _GUESSED else "native"
 
 
 def _usable(cache_dir: str | os.PathLike[str] | None) -> tuple[Path | None, str]:
