@@ -10,6 +10,7 @@
 
 #define GS_SCAN_AT_ONCE 8
 #define GS_SCAN_ROUNDS 16 /* 128 words: spill slots of XLA's and numba's functions stay below; 16 x 8 words verify in ... */
+#define GS_SAVED 4
 #define GS_MAX_GUESSES 4  /* of one stack, two tail calls each */
 
 static __always_inline bool is_user_address(__u64 address)
@@ -109,6 +110,15 @@ static __always_inline __u64 likely_fp(const struct gs_scratch *s, __u64 at, __u
 	return below > at && below - at < 1 << 20 ? below : s->fp;
 }
 
+/* A word that points up the stack, past what is scanned: a stack pointer saved by code that made room of its own. */
+static __always_inline void keep_saved(struct gs_scratch *s, __u64 word)
+{
+	if ((word & 7) || word - s->sp < GS_SCAN_ROUNDS * GS_SCAN_AT_ONCE * 8 || word - s->sp >= 1 << 20 || s->n_saved >= GS_SAVED)
+		return;
+	s->saved[s->n_saved & (GS_SAVED - 1)] = word;
+	s->n_saved++;
+}
+
 /* A piece of the stack: true if it holds a return address. */
 static __always_inline bool scan_piece(struct gs_scratch *s, __u64 at)
 {
@@ -123,24 +133,60 @@ static __always_inline bool scan_piece(struct gs_scratch *s, __u64 at)
 			return true;
 		}
 		below = words[i];
+		keep_saved(s, below);
 	}
 	return false;
+}
+
+static __always_inline void collect_saved(struct gs_scratch *s, __u64 at)
+{
+	__u64 words[GS_SCAN_AT_ONCE];
+
+	if (bpf_probe_read_user(words, sizeof(words), (void *)at))
+		return;
+	for (int i = 0; i < GS_SCAN_AT_ONCE; i++)
+		keep_saved(s, words[i]);
+}
+
+static __always_inline bool chase_saved(struct gs_scratch *s)
+{
+	for (__u32 i = 0; i < GS_SAVED * 2; i++)
+		if ((i >> 1) < s->n_saved && scan_piece(s, s->saved[i >> 1 & (GS_SAVED - 1)] + (i & 1) * GS_SCAN_AT_ONCE * 8))
+			return true;
+	return false;
+}
+
+/* oneDNN's matrix kernels (XLA) take 12 KB and more of the stack, aligned to a page, and keep the old stack pointer 15 words up.
+ * What lies in that room is rubbish of earlier calls, return addresses among it. */
+static __always_inline bool step_from_aligned(struct gs_scratch *s)
+{
+	if (s->sp & 4095)
+		return false;
+	collect_saved(s, s->sp);
+	collect_saved(s, s->sp + GS_SCAN_AT_ONCE * 8);
+	return chase_saved(s);
 }
 
 /* Moves to the caller of s->pc, which no row covers; false if none is found. */
 static __always_inline bool guess_caller(struct gs_scratch *s)
 {
 	__u64 at = s->sp;
+
+	s->n_saved = 0;
+
 	bool found = find_mapping(s, s->pc - s->is_return);
 
 	s->callee[0] = found ? s->map_start : 0;
 	s->callee[1] = found ? s->map_end : 0;
 	if (!s->is_return && (step_from_leaf(s) || step_by_fp(s)))
 		return true;
+	if (step_from_aligned(s))
+		return true;
+	s->n_saved = 0;
 	for (int i = 0; i < GS_SCAN_ROUNDS; i++)
 		if (scan_piece(s, at + i * GS_SCAN_AT_ONCE * 8))
 			return true;
-	return false;
+	return chase_saved(s);
 }
 
 #endif

@@ -46,6 +46,8 @@ struct gs_scratch {
 	__u32 unproven; /* pc is where a frame pointer led to: not known yet to be a return address */
 	__u32 guessed;  /* pc was found by scanning the stack */
 	__u32 guesses;
+	__u64 saved[4]; /* words found that point up the stack */
+	__u32 n_saved, pad2;
 	__u64 callee[2]; /* the mapping of the frame whose caller is sought */
 	__u64 back[4];  /* pc, sp, fp, is_return before the frame pointer was tried */
 	__u64 low;    /* [low, sp) is the frame just left */
