@@ -9,7 +9,7 @@
 #define GPUSTROBE_GUESS_BPF_H
 
 #define GS_SCAN_AT_ONCE 8
-#define GS_SCAN_ROUNDS 16 /* 128 words: spill slots of XLA's and numba's functions stay below; 16 x 8 words verify in ... */
+#define GS_SCAN_ROUNDS 16 /* 128 words: the frames of numba's and XLA's functions without rows are smaller */
 #define GS_SAVED 4
 #define GS_MAX_GUESSES 4  /* of one stack, two tail calls each */
 
