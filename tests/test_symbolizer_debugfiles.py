@@ -18,7 +18,7 @@ from gpustrobe.symbolizer.symbolizer import Symbolizer
 from tests.symbolizer_elf import compile_c, opened, output_of
 from tests.test_symbolizer_lines import resolved
 
-SOURCE = "static __attribute__((noinline)) int hidden(int a) { volatile int b = a; return b * 3; } int main(int c) { return hidden(c); }"  # noqa: E501
+SOURCE = "static __attribute__((noinline)) int hidden(int a) { volatile int b = a; return b * 3; } int main(int c) { return hidden(c); }"
 
 
 @pytest.fixture
