@@ -4,7 +4,7 @@
 One Profile per sample type and window, all of a request over one dictionary; windows, then rows, are divided between
 requests when one would grow too large. A single row that is too large alone is the loss `encode_too_large`. The
 resource attribute `gpustrobe.loss` holds the books of the request's windows as JSON: produced, idle, filtered,
-delivered, drops by name.
+delivered, drops by name; those of waits under "off_cpu".
 
 Measured on 5 windows of 200 rows: 945 distinct stacks of 40 frames, 3,000 distinct frames, 336 kB; all seen before 4.8
 ms, and 9 us for each new stack. protobuf's own classes (upb) take 22 ms for it, every time, since a request's
@@ -17,7 +17,7 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gpustrobe.agent.dictionary import Dictionary
@@ -168,8 +168,8 @@ class Encoder:
 
     def _request(self, pieces: list[_Piece], body: tuple[bytes, bytes], lost: dict[int, int]) -> bytes:
         dictionary, profiles = body
-        books = [(piece.books, lost.get(id(piece.window), 0)) for piece in pieces if piece.books]
-        resource = self._resource + (_attribute(1, "gpustrobe.loss", books_json(books)) if books else b"")
+        books = books_json(pieces, lost)
+        resource = self._resource + (_attribute(1, "gpustrobe.loss", books) if books else b"")
         resource_profiles = wire.chunk(1, resource) + wire.chunk(2, self._scope + profiles)
         return wire.chunk(1, resource_profiles) + wire.chunk(2, dictionary)
 
@@ -182,21 +182,32 @@ def encode_profiles(profiles: Profiles, resource: Mapping[str, str]) -> Iterator
     return (request.data for request in Encoder(resource).encode(profiles))
 
 
-def books_json(books: Iterable[tuple[Books, int]]) -> str:
-    """The sum of the windows' books.
+def books_json(pieces: Sequence[_Piece], lost: Mapping[int, int]) -> str:
+    """The books of the pieces' windows, summed; those of other types than CPU under their type's name. "" without any.
 
-    Each comes with the samples that were delivered to the encoder and fit into no request.
+    `lost`: id of a window -> samples that were delivered to the encoder and fit into no request.
     """
+    by_type: dict[str, list[tuple[Books, int]]] = {}
+    for piece in pieces:
+        if piece.books:
+            by_type.setdefault(piece.window.sample_type, []).append((piece.books, lost.get(id(piece.window), 0)))
+    if not by_type:
+        return ""
+    others = {name: _sum(books) for name, books in by_type.items() if name != "cpu"}
+    return json.dumps({**_sum(by_type.get("cpu", ())), **others}, separators=(",", ":"))
+
+
+def _sum(windows: Iterable[tuple[Books, int]]) -> dict[str, Any]:
     total = {"produced": 0, "idle": 0, "filtered": 0, "delivered": 0}
     drops: dict[str, int] = {}
-    for book, too_large in books:
+    for book, too_large in windows:
         for name in total:
             total[name] += getattr(book, name)
         total["delivered"] -= too_large
         for name, count in (*book.drops.items(), ("encode_too_large", too_large)):
             if count:
                 drops[name] = drops.get(name, 0) + count
-    return json.dumps({**total, "drops": drops}, separators=(",", ":"))
+    return {**total, "drops": drops}
 
 
 def _samples(piece: _Piece) -> int:

@@ -18,7 +18,7 @@ from gpustrobe.agent.model import Frame, Profiles, ProfileWindow
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from gpustrobe.agent.model import Process, RawFrame, Window
+    from gpustrobe.agent.model import Process, RawFrame, Thread, Window
     from numpy.typing import NDArray
 
 UNNAMED = "the symbolizer had not answered when the window had to be sent"
@@ -87,7 +87,7 @@ class _Epoch:
         self._expanded: list[tuple[Frame, ...]] = []
         self._expanded_places: dict[tuple[int, ...], int] = {}
         self._processes: dict[int, Process] = {}
-        self._threads: dict[int, tuple[int, int, str]] = {}
+        self._threads: dict[int, Thread] = {}
         self._label_sets: dict[int, Mapping[str, str]] = {}
 
     def add(self, window: Window) -> None:
@@ -102,10 +102,10 @@ class _Epoch:
             self._processes[process.process_id] = process
         changed = {process.process_id for process in window.processes}
         for thread in window.threads:
-            self._threads[thread.thread_id] = (thread.process_id, thread.tid, thread.comm)
+            self._threads[thread.thread_id] = thread
             self._label_sets.pop(thread.thread_id, None)
         if changed:
-            for thread_id in [t for t in self._label_sets if self._threads[t][0] in changed]:
+            for thread_id in [t for t in self._label_sets if self._threads[t].process_id in changed]:
                 del self._label_sets[thread_id]
         self.windows.append((window, len(self._raw)))
 
@@ -196,14 +196,17 @@ class _Epoch:
     def _labels(self, thread_id: int) -> Mapping[str, str]:
         known = self._label_sets.get(thread_id)
         if known is None:
-            process_id, tid, comm = self._threads[thread_id]
-            known = self._label_sets[thread_id] = label_set(self._processes[process_id], tid, comm)
+            thread = self._threads[thread_id]
+            known = self._label_sets[thread_id] = label_set(
+                self._processes[thread.process_id], thread.tid, thread.comm, thread.wait
+            )
         return known
 
 
-def label_set(process: Process, tid: int, thread_comm: str) -> dict[str, str]:
+def label_set(process: Process, tid: int, thread_comm: str, wait: str = "") -> dict[str, str]:
     """Labels of one thread's samples, by the names of docs/architecture.md."""
     own = {"comm": process.comm, "pid": str(process.pid), "thread": thread_comm, "tid": str(tid)}
+    own |= {"wait": wait} if wait else {}
     return {**own, **{name: value for name, value in process.labels.items() if value}}
 
 

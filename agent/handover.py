@@ -163,7 +163,7 @@ def window_from(record: loader.WindowRecord) -> Window:
         start_unix=record.start_unix,
         duration=record.duration,
         period=record.period,
-        sample_type="cpu",
+        sample_type=loader.SAMPLE_TYPES[record.sample_type],
         stack=column(record.stack, record.n_rows, "<u4"),
         thread=column(record.thread, record.n_rows, "<u4"),
         value=column(record.value, record.n_rows, "<u8"),
@@ -181,7 +181,7 @@ def window_from(record: loader.WindowRecord) -> Window:
 
 
 def thread_from(record: loader.ThreadRecord) -> Thread:
-    return Thread(record.thread_id, record.process_id, record.tid, text(record.comm))
+    return Thread(record.thread_id, record.process_id, record.tid, text(record.comm), loader.WAITS[record.wait])
 
 
 def close_files(window: Window) -> None:

@@ -92,6 +92,7 @@ class Thread:
     process_id: int
     tid: int
     comm: str
+    wait: str = ""  # its rows are waits of this kind (bpf/wait.h); "" in CPU windows
 
 
 @dataclass(frozen=True, slots=True)

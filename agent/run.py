@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpustrobe.agent.naming import Naming
     from gpustrobe.agent.sampler import Sampler
 
-MOST_WAITING = 12  # windows between the threads; past that they wait in the core, which counts what it cannot keep
+MOST_WAITING = 24  # windows between the threads; past that they wait in the core, which counts what it cannot keep
 TAKE_TIMEOUT = 1.0  # seconds; also how long a signal may go unseen
 CLOSE_DEADLINE = 10.0  # seconds for the tail to reach the store; what does not is on disk then
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU sampler: ctypes over core.so, one `Window` a second.
+"""The CPU sampler: ctypes over core.so, one `Window` a second, and with `off_cpu` a second one of the waits.
 
 Python touches each distinct frame, stack, thread, process and file once per epoch, never a sample.
 """
@@ -60,6 +60,8 @@ class SamplerOptions:
     pids: tuple[int, ...] = ()
     include_children: bool = True
     kernel_stacks: bool = True
+    off_cpu: bool = False  # time waits too: each second then has a second window, of type off_cpu
+    off_cpu_threshold: float = 0.001  # seconds; shorter waits are only counted
     bpf_stats: bool = True  # let the kernel time the BPF programs while the sampler runs
     proc_root: str = "/proc"
     offsets: tuple[int, ...] = ()  # struct gs_offsets of a kernel without BTF; empty = BTF, else BCC
@@ -81,6 +83,7 @@ def option_flags(options: SamplerOptions) -> int:
         | (loader.CHILDREN if options.pids and options.include_children else 0)
         | (loader.KERNEL_STACKS if options.kernel_stacks else 0)
         | (loader.STATS if options.bpf_stats else 0)
+        | (loader.OFF_CPU if options.off_cpu else 0)
     )
 
 
@@ -113,6 +116,8 @@ def c_options(options: SamplerOptions, keep: list[Any]) -> loader.Options:
         offsets=offsets if options.offsets else None,
         n_offsets=len(options.offsets),
         mapping_rows=options.mapping_rows,
+        wait_threshold_us=round(options.off_cpu_threshold * 1e6),
+        off_cpu_path=os.fsencode(loader.find("offcpu.bpf.o")),
         **{name: getattr(options, name) for name in sizes},
     )
 

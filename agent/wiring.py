@@ -36,7 +36,7 @@ class Agent:
     ) -> None:
         run.tune_heap()
         self.settings, self.logger = settings, logger
-        self.sampler = sampling.open_sampler(settings.rate)
+        self.sampler = sampling.open_sampler(settings.rate, (), settings.off_cpu_threshold if settings.off_cpu else None)
         self.poller = NvmlPoller(settings.gpu_interval) if settings.gpu else None
         self.symbolizer = sampling.open_symbolizer(settings.symbol_cache)
         self.naming = Naming(self.symbolizer, Folder())

@@ -159,19 +159,15 @@ static void next_epoch(struct gs_core *core)
 		gs_mappings_new_epoch(core->mappings);
 }
 
-void gs_end_window(struct gs_core *core, int from_kernel, int last)
+/* Rows and books go into the queue, and begin anew. */
+static void queue_window(struct gs_core *core, enum gs_sample_type type, struct gs_window_rows *rows, struct gs_books *books)
 {
 	struct gs_epoch *e = core->epoch;
-
-	if (from_kernel && !(core->flags & GS_OPTION_NO_KERNEL))
-		book_kernel(core, &core->books, last);
-	close_books(&core->books);
-	learn_files(core);
-
 	struct gs_ended ended = {
 		.epoch = e,
-		.rows = core->rows,
-		.books = core->books,
+		.rows = *rows,
+		.books = *books,
+		.type = type,
 		.start_unix = start_unix(core->window_start),
 		.duration = core->window_end - core->window_start,
 		.n_frames = e->n_frames,
@@ -181,12 +177,29 @@ void gs_end_window(struct gs_core *core, int from_kernel, int last)
 	};
 
 	e->windows++;
-	core->windows++;
 	gs_index_free(&ended.rows.index);
 	gs_queue_push(&core->queue, &ended);
-	memset(&core->rows, 0, sizeof(core->rows));
-	core->rows.limit = ended.rows.limit;
-	memset(&core->books, 0, sizeof(core->books));
+	memset(rows, 0, sizeof(*rows));
+	rows->limit = ended.rows.limit;
+	memset(books, 0, sizeof(*books));
+}
+
+void gs_end_window(struct gs_core *core, int from_kernel, int last)
+{
+	struct gs_epoch *e = core->epoch;
+
+	if (from_kernel && !(core->flags & GS_OPTION_NO_KERNEL))
+		book_kernel(core, &core->books, last);
+	close_books(&core->books);
+	learn_files(core);
+
+	queue_window(core, GS_TYPE_CPU, &core->rows, &core->books);
+	if (core->waits) {
+		gs_waits_end_window(core, from_kernel, last);
+		close_books(&core->waits->books);
+		queue_window(core, GS_TYPE_OFF_CPU, &core->waits->rows, &core->waits->books);
+	}
+	core->windows++;
 	if (gs_epoch_nearly_full(e) || (core->mappings && gs_mappings_wants_epoch(core->mappings)))
 		next_epoch(core);
 	next_window(core);

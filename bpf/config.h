@@ -51,6 +51,8 @@ struct gs_config {
 	__u32 page_shift;
 	__u32 pid_namespace; /* inode of the PID namespace that /proc shows, where it is not the host's; 0 = the host's */
 	__u32 wake_interval_ms; /* at most one forced wake-up per process in this time */
+	__u32 task_state;    /* off-CPU: offset of task_struct.__state (.state before 5.14) */
+	__u32 wait_threshold_us; /* off-CPU: shorter waits are only counted */
 };
 
 /* One per CPU: entered = idle + filtered + scratch_busy + ring_full + delivered. */

@@ -43,7 +43,7 @@ static void set_limits(struct gs_core *core, const struct gs_options *options)
 	core->limits.threads = or_default(options->max_threads, 32768);
 	core->limits.processes = core->limits.threads;
 	core->rows.limit = or_default(options->max_rows, 65536);
-	core->queue.size = or_default(options->max_windows, 16);
+	core->queue.size = or_default(options->max_windows, 16) * (options->flags & GS_OPTION_OFF_CPU ? GS_TYPE_COUNT : 1);
 	core->queue.max_epochs = 3;
 }
 
@@ -137,6 +137,20 @@ static int open_kernel_side(struct gs_core *core, const struct gs_options *optio
 	return open_events(core, error);
 }
 
+/* After the sampler's: the drain takes mappings from both rings before it shows what comes from either. */
+static int open_waits(struct gs_core *core, const struct gs_options *options, struct gs_error *error)
+{
+	if (!(options->flags & GS_OPTION_OFF_CPU))
+		return 0;
+	core->waits = gs_waits_open(core, options, error);
+	if (!core->waits || (options->flags & GS_OPTION_NO_KERNEL))
+		return core->waits ? 0 : -1;
+	if (ring_buffer__add(core->ring, core->waits->kernel.ring, on_record, core) ||
+	    watch_descriptor(core->epoll, core->waits->kernel.ring, EPOLLIN | EPOLLET))
+		return gs_fail(error, GS_FAULT_memory, errno, "the ring buffer of waits could not be mapped: %s", strerror(errno));
+	return 0;
+}
+
 struct gs_core *gs_core_open(const struct gs_options *options, struct gs_error *error)
 {
 	struct gs_core *core;
@@ -163,7 +177,7 @@ struct gs_core *gs_core_open(const struct gs_options *options, struct gs_error *
 	pthread_cond_init(&core->ready, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	if (open_tables(core, options, error) ||
-	    (!(options->flags & GS_OPTION_NO_KERNEL) && open_kernel_side(core, options, error))) {
+	    (!(options->flags & GS_OPTION_NO_KERNEL) && open_kernel_side(core, options, error)) || open_waits(core, options, error)) {
 		gs_core_close(core);
 		return NULL;
 	}
@@ -178,7 +192,7 @@ int gs_core_start(struct gs_core *core, struct gs_error *error)
 		return gs_fail(error, GS_FAULT_argument, EALREADY, "this core cannot be started%s", core->started ? " twice" : "");
 	gs_first_window(core, gs_now());
 	gs_idle_times(core->idle_base, core->kernel.n_cpus);
-	if (gs_timers_open(&core->timers, core->kernel.profile, core->hz, error)) {
+	if (gs_timers_open(&core->timers, core->kernel.profile, core->hz, error) || (core->waits && gs_waits_start(core->waits, error))) {
 		gs_timers_close(&core->timers);
 		return -1;
 	}
@@ -223,6 +237,7 @@ void gs_core_close(struct gs_core *core)
 	ring_buffer__free(core->ring);
 	gs_mappings_close(core->mappings);
 	gs_tables_close(core->tables);
+	gs_waits_close(core->waits);
 	gs_kernel_close(&core->kernel);
 	close_descriptor(core->epoll);
 	close_descriptor(core->timer);
@@ -268,7 +283,7 @@ int gs_core_take(struct gs_core *core, uint32_t timeout_ms, struct gs_window *ou
 	int popped = gs_queue_pop(&core->queue, out), ended = !core->queue.n && core->stopped;
 
 	if (popped == 1) {
-		out->period = core->timers.period;
+		out->period = out->sample_type == GS_TYPE_CPU ? core->timers.period : 1; /* values of waits are ns */
 		refresh_details(core, out);
 	}
 	pthread_mutex_unlock(&core->lock);
@@ -296,7 +311,7 @@ static void count_kernel(struct gs_core *core, uint64_t *c)
 	if (core->flags & GS_OPTION_NO_KERNEL)
 		return;
 
-	struct gs_run_times times = gs_kernel_run_times(&core->kernel);
+	struct gs_run_times times = gs_run_times(core->kernel.object, "profile");
 
 	gs_kernel_counters(&core->kernel, &now);
 	c[GS_COUNTER_bpf_time_ns] = times.time_ns;
@@ -310,6 +325,32 @@ static void count_kernel(struct gs_core *core, uint64_t *c)
 	c[GS_COUNTER_scans_failed] = now.guess_failed;
 	c[GS_COUNTER_wakeups] = now.wakeups;
 	c[GS_COUNTER_watch_full] = now.watch_full;
+}
+
+static void count_waits(struct gs_waits *w, uint64_t *c)
+{
+	struct gs_run_times times = gs_run_times(w->kernel.object, "off_cpu");
+	struct gs_wait_counters now = { 0 };
+
+	if (w->kernel.object)
+		gs_offcpu_counters(&w->kernel, &now);
+	c[GS_COUNTER_bpf_time_ns] += times.time_ns;
+	c[GS_COUNTER_bpf_map_bytes] += w->kernel.map_bytes;
+	c[GS_COUNTER_verified_instructions] += times.verified;
+	c[GS_COUNTER_off_cpu_time_ns] = times.time_ns;
+	c[GS_COUNTER_off_cpu_runs] = times.runs;
+	c[GS_COUNTER_waits_brief] = now.brief;
+	c[GS_COUNTER_waits_ended] = now.ended;
+	c[GS_COUNTER_waits_walked] = now.walked;
+	c[GS_COUNTER_waits_unwalked] = now.unwalked;
+	c[GS_COUNTER_waits_stack_lost] = now.stack_lost;
+	c[GS_COUNTER_waits_scratch_busy] = now.scratch_busy;
+	c[GS_COUNTER_waits_came_unseen] = now.came_unseen;
+	c[GS_COUNTER_waits_left_unseen] = now.left_unseen;
+	c[GS_COUNTER_waits_by_site] = w->by_site;
+	c[GS_COUNTER_waits_without_stack] = w->without_stack;
+	c[GS_COUNTER_waiting_threads] = w->n;
+	c[GS_COUNTER_waiting_bytes] = w->bytes;
 }
 
 static void count_core(struct gs_core *core, uint64_t *c)
@@ -333,6 +374,8 @@ uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room)
 
 	pthread_mutex_lock(&core->lock);
 	count_kernel(core, all);
+	if (core->waits)
+		count_waits(core->waits, all);
 	count_core(core, all);
 	if (core->mappings)
 		memcpy(all + GS_COUNTER_COUNT, gs_mappings_counters(core->mappings), GS_MAPPING_COUNTER_COUNT * sizeof(uint64_t));

@@ -46,6 +46,7 @@ enum gs_option_flag {
 	GS_OPTION_STATS = 8,          /* let the kernel time BPF programs while this core lives (30 ns a run) */
 	GS_OPTION_NO_KERNEL = 16,     /* no BPF at all: records come from gs_core_feed, windows end by gs_core_cut (tests) */
 	GS_OPTION_STALL = 32,         /* never drain before stop (tests: ring_full) */
+	GS_OPTION_OFF_CPU = 64,       /* time waits too: each second has a second window, of sample type off_cpu */
 };
 
 struct gs_options {
@@ -68,7 +69,8 @@ struct gs_options {
 	uint32_t mapping_rows; /* 0 = 131072, 4 MB */
 	uint32_t unwind_bytes; /* memory for unwind rows; 0 = 24 MB */
 	uint32_t unwind_share; /* thousandths of one core that building unwind rows may take; 0 = 200 */
-	uint32_t pad;
+	uint32_t wait_threshold_us; /* off-CPU: shorter waits are only counted */
+	const char *off_cpu_path; /* offcpu.bpf.o */
 };
 
 struct gs_core;
@@ -118,7 +120,10 @@ struct gs_thread_record {
 	uint32_t process_id;
 	uint32_t tid;
 	char comm[16];
+	uint32_t wait; /* enum gs_wait_kind of bpf/wait.h: its rows are waits of this kind; 0 in CPU windows */
 };
+
+enum gs_sample_type { GS_TYPE_CPU, GS_TYPE_OFF_CPU, GS_TYPE_COUNT };
 
 struct gs_file_record;
 
@@ -136,6 +141,7 @@ struct gs_window {
 	uint32_t n_processes, n_threads, n_files;
 	uint32_t details_length;
 	uint32_t codes_length, jits_length;
+	uint32_t sample_type, pad; /* enum gs_sample_type */
 	uint32_t *stack; /* n_rows */
 	uint32_t *thread;
 	uint64_t *value;
@@ -169,6 +175,20 @@ GS_API void gs_window_free(struct gs_window *window);
 	X(scans_failed, "scans of the stack that found no frame") \
 	X(wakeups, "times a sample woke the agent") \
 	X(watch_full, "children of watched processes that could not be watched") \
+	X(off_cpu_time_ns, "time in the off-CPU program, as the kernel measures it") \
+	X(off_cpu_runs, "runs of the off-CPU program: context switches") \
+	X(waits_brief, "waits below the threshold") \
+	X(waits_ended, "waits of at least the threshold that ended") \
+	X(waits_walked, "stacks taken as threads left the CPU") \
+	X(waits_unwalked, "stacks not taken: the budget was spent") \
+	X(waits_stack_lost, "stacks of waits that found no room in the ring") \
+	X(waits_scratch_busy, "stacks of waits not taken: the scratch was in use") \
+	X(waits_by_site, "waits shown with the stack of an earlier one at the same place") \
+	X(waits_without_stack, "waits shown without a stack") \
+	X(waits_came_unseen, "threads that came to a CPU without the off-CPU program being run") \
+	X(waits_left_unseen, "threads that left a CPU without the off-CPU program being run") \
+	X(waiting_threads, "threads whose waits are known") \
+	X(waiting_bytes, "memory of their stacks") \
 	X(drains, "times the ring was drained") \
 	X(bytes, "bytes drained") \
 	X(windows, "windows ended") \

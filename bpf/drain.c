@@ -65,6 +65,8 @@ static void drain(struct gs_core *core, int last)
 static void finish(struct gs_core *core)
 {
 	gs_timers_disable(&core->timers);
+	if (core->waits)
+		gs_waits_stop(core->waits);
 	drain(core, 1);
 	pthread_mutex_lock(&core->lock);
 	core->window_end = core->drain_time > core->window_start ? core->drain_time : core->window_start + 1;

@@ -14,6 +14,7 @@
 	X(kernel_skipped, agent, "the kernel did not run the sampler: timer delayed, vCPU stolen or another BPF program running") \
 	X(scratch_busy, kernel, "the sampler interrupted itself on this CPU") \
 	X(ring_full, kernel, "the ring buffer was full: the agent did not drain in time") \
+	X(wait_no_room, kernel, "the table of waiting threads was full: the wait was not timed") \
 	X(bad_record, core, "a record in the ring had an impossible length or version") \
 	X(stack_table_full, core, "the table of distinct stacks was full in this window") \
 	X(window_full, core, "the window had no room for another row") \

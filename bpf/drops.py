@@ -6,6 +6,7 @@ DROPS: dict[str, tuple[str, str]] = {
     "kernel_skipped": ("agent", "the kernel did not run the sampler: timer delayed, vCPU stolen or another BPF program running"),
     "scratch_busy": ("kernel", "the sampler interrupted itself on this CPU"),
     "ring_full": ("kernel", "the ring buffer was full: the agent did not drain in time"),
+    "wait_no_room": ("kernel", "the table of waiting threads was full: the wait was not timed"),
     "bad_record": ("core", "a record in the ring had an impossible length or version"),
     "stack_table_full": ("core", "the table of distinct stacks was full in this window"),
     "window_full": ("core", "the window had no room for another row"),
@@ -29,4 +30,5 @@ ENDS: tuple[tuple[str, str], ...] = (
     ("no_registers", "user registers not available"),
     ("exiting", "the process was exiting"),
     ("python_unplaced", "Python frames could not be placed among the native ones"),
+    ("wait_unwalked", "no stack was taken of this wait: too many at once"),
 )

@@ -140,18 +140,18 @@ static int same_thread(const void *table, uint32_t id, const void *wanted)
 {
 	const struct gs_thread_record *have = &((const struct gs_epoch *)table)->threads[id], *want = wanted;
 
-	return have->process_id == want->process_id && have->tid == want->tid && !memcmp(have->comm, want->comm, 16);
+	return have->process_id == want->process_id && have->tid == want->tid && have->wait == want->wait && !memcmp(have->comm, want->comm, 16);
 }
 
-uint32_t gs_epoch_thread(struct gs_epoch *e, uint32_t process_id, uint32_t tid, const char comm[16])
+uint32_t gs_epoch_thread(struct gs_epoch *e, uint32_t process_id, uint32_t tid, const char comm[16], uint32_t wait)
 {
-	struct gs_thread_record wanted = { .thread_id = e->n_threads, .process_id = process_id, .tid = tid };
+	struct gs_thread_record wanted = { .thread_id = e->n_threads, .process_id = process_id, .tid = tid, .wait = wait };
 	uint64_t words[2];
 
 	memcpy(wanted.comm, comm, 16);
 	memcpy(words, comm, 16);
 
-	uint32_t hash = (uint32_t)gs_mix(gs_mix(gs_mix(process_id, tid), words[0]), words[1]);
+	uint32_t hash = (uint32_t)gs_mix(gs_mix(gs_mix(gs_mix(process_id, tid), words[0]), words[1]), wait);
 	uint32_t id = gs_index_find(&e->thread_index, hash, same_thread, e, &wanted);
 
 	if (id != GS_NO_ID)

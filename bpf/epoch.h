@@ -59,7 +59,7 @@ void gs_epoch_free(struct gs_epoch *e);
 /* Ids, or GS_NO_ID when a bound is reached (or memory ran out). */
 uint32_t gs_epoch_frame(struct gs_epoch *e, const struct gs_frame *frame);
 uint32_t gs_epoch_stack(struct gs_epoch *e, const uint32_t *frames, uint32_t n);
-uint32_t gs_epoch_thread(struct gs_epoch *e, uint32_t process_id, uint32_t tid, const char comm[16]);
+uint32_t gs_epoch_thread(struct gs_epoch *e, uint32_t process_id, uint32_t tid, const char comm[16], uint32_t wait);
 uint32_t gs_epoch_find_process(const struct gs_epoch *e, uint32_t tgid, uint64_t start_boottime);
 /* A new life of a PID, or with old != GS_NO_ID one that goes on under another name. */
 uint32_t gs_epoch_add_process(struct gs_epoch *e, const struct gs_process_seen *process, uint32_t old);

@@ -57,14 +57,33 @@ static int keep_log(enum libbpf_print_level level, const char *format, va_list a
 	return 0;
 }
 
-static uint32_t ring_bytes(const struct gs_options *options, int n_cpus)
+static libbpf_print_fn_t start_log(void)
 {
-	uint64_t want = options->ring_bytes ? options->ring_bytes : 4ULL * n_cpus * options->hz * 512;
-	uint64_t size = options->ring_bytes ? 4096 : MIN_RING;
+	pthread_mutex_lock(&load_lock);
+	load_log[0] = 0;
+	return libbpf_set_print(keep_log);
+}
 
-	while (size < want && size < MAX_RING)
+static void end_log(libbpf_print_fn_t before)
+{
+	libbpf_set_print(before);
+	pthread_mutex_unlock(&load_lock);
+}
+
+uint32_t gs_power_of_two(uint64_t each, uint64_t times)
+{
+	uint64_t size = 4096;
+
+	while (size < each * times && size < MAX_RING)
 		size *= 2;
 	return (uint32_t)size;
+}
+
+static uint32_t ring_bytes(const struct gs_options *options, int n_cpus)
+{
+	uint32_t size = options->ring_bytes ? gs_power_of_two(options->ring_bytes, 1) : gs_power_of_two(4ULL * options->hz * 512, n_cpus);
+
+	return options->ring_bytes || size > MIN_RING ? size : MIN_RING;
 }
 
 static int find_offsets(struct gs_config *config, const struct gs_options *options, struct gs_error *error)
@@ -103,6 +122,9 @@ static int configure(struct gs_config *config, const struct gs_options *options,
 	config->page_shift = __builtin_ctzl(page);
 	config->pid_namespace = pid_namespace(options->proc_root);
 	config->wake_interval_ms = 100;
+	config->wait_threshold_us = options->wait_threshold_us;
+	if ((options->flags & GS_OPTION_OFF_CPU) && !options->offsets)
+		config->task_state = gs_task_state_offset();
 	return 0;
 }
 
@@ -188,16 +210,16 @@ static int explain_load(struct gs_error *error, int number)
 	return gs_fail(error, GS_FAULT_load, number, "%s", load_log[0] ? load_log : strerror(number));
 }
 
-static int open_object(struct gs_kernel *k, const char *path, struct gs_error *error)
+static int open_object(struct bpf_object **object, const char *path, struct gs_error *error)
 {
 	if (!path || access(path, R_OK))
 		return gs_fail(error, GS_FAULT_object, errno, "%s: %s", path ? path : "(no path)", strerror(errno));
-	k->object = bpf_object__open_file(path, NULL);
+	*object = bpf_object__open_file(path, NULL);
 
-	long failed = libbpf_get_error(k->object);
+	long failed = libbpf_get_error(*object);
 
 	if (failed) {
-		k->object = NULL;
+		*object = NULL;
 		return gs_fail(error, GS_FAULT_object, -(int)failed, "%s: %s", path, load_log[0] ? load_log : strerror(-(int)failed));
 	}
 	return 0;
@@ -242,7 +264,7 @@ static int link_programs(struct gs_kernel *k, const struct gs_config *config, st
 	return 0;
 }
 
-static int raw_tracepoint(const char *name, int program)
+int gs_raw_tracepoint(const char *name, int program)
 {
 	union bpf_attr attr;
 
@@ -254,8 +276,8 @@ static int raw_tracepoint(const char *name, int program)
 
 static int follow_children(struct gs_kernel *k, struct gs_error *error)
 {
-	k->tracepoints[0] = raw_tracepoint("sched_process_fork", program_fd(k, "watch_child"));
-	k->tracepoints[1] = raw_tracepoint("sched_process_free", program_fd(k, "forget_process"));
+	k->tracepoints[0] = gs_raw_tracepoint("sched_process_fork", program_fd(k, "watch_child"));
+	k->tracepoints[1] = gs_raw_tracepoint("sched_process_free", program_fd(k, "forget_process"));
 	if (k->tracepoints[0] < 0 || k->tracepoints[1] < 0)
 		return gs_fail(error, GS_FAULT_load, errno, "raw tracepoints sched_process_fork and _free: %s", strerror(errno));
 	return 0;
@@ -263,10 +285,10 @@ static int follow_children(struct gs_kernel *k, struct gs_error *error)
 
 static int load(struct gs_kernel *k, const struct gs_options *options, struct gs_error *error)
 {
-	struct gs_config config;
+	const struct gs_config *config = &k->config;
 
-	if (open_object(k, options->object_path, error) || configure(&config, options, error) ||
-	    prepare(k, options, &config, error))
+	if (open_object(&k->object, options->object_path, error) || configure(&k->config, options, error) ||
+	    prepare(k, options, config, error))
 		return -1;
 
 	int failed = load_object(k->object);
@@ -283,11 +305,34 @@ static int load(struct gs_kernel *k, const struct gs_options *options, struct gs
 	k->words = map_fd(k, "words");
 	k->rules = map_fd(k, "rules");
 	k->pythons = map_fd(k, "pythons");
-	if (link_programs(k, &config, error))
+	if (link_programs(k, config, error))
 		return -1;
 	if ((options->flags & GS_OPTION_FILTER) && (options->flags & GS_OPTION_CHILDREN))
 		return follow_children(k, error);
 	return 0;
+}
+
+static int load_beside(const struct gs_kernel *k, const char *path, int (*arrange)(struct bpf_object *, const struct gs_kernel *),
+		       struct bpf_object **object, struct gs_error *error)
+{
+	int failed;
+
+	if (open_object(object, path, error))
+		return -1;
+	if (set_rodata(*object, &k->config) || arrange(*object, k))
+		return gs_fail(error, GS_FAULT_object, EINVAL, "%s is not the program this library was built with", path);
+	failed = bpf_object__load(*object);
+	return failed ? explain_load(error, -failed) : 0;
+}
+
+int gs_kernel_load_beside(const struct gs_kernel *k, const char *path, int (*arrange)(struct bpf_object *, const struct gs_kernel *),
+			  struct bpf_object **object, struct gs_error *error)
+{
+	libbpf_print_fn_t before = start_log();
+	int status = load_beside(k, path, arrange, object, error);
+
+	end_log(before);
+	return status;
 }
 
 static uint64_t map_memory(struct gs_kernel *k)
@@ -308,14 +353,10 @@ int gs_kernel_open(struct gs_kernel *k, const struct gs_options *options, struct
 	if (k->n_cpus <= 0 || !(k->per_cpu = calloc(k->n_cpus, sizeof(*k->per_cpu))))
 		return gs_fail(error, GS_FAULT_memory, ENOMEM, "no memory for the counters of %d CPUs", k->n_cpus);
 
-	pthread_mutex_lock(&load_lock);
-	load_log[0] = 0;
-
-	libbpf_print_fn_t before = libbpf_set_print(keep_log);
+	libbpf_print_fn_t before = start_log();
 	int status = load(k, options, error);
 
-	libbpf_set_print(before);
-	pthread_mutex_unlock(&load_lock);
+	end_log(before);
 	if (status)
 		return -1;
 	k->map_bytes = map_memory(k);
@@ -351,12 +392,14 @@ int gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum)
 	return 0;
 }
 
-struct gs_run_times gs_kernel_run_times(struct gs_kernel *k)
+struct gs_run_times gs_run_times(struct bpf_object *object, const char *entry)
 {
 	struct gs_run_times times = { 0, 0, 0 };
 	struct bpf_program *program;
 
-	bpf_object__for_each_program(program, k->object) {
+	if (!object)
+		return times;
+	bpf_object__for_each_program(program, object) {
 		struct bpf_prog_info info;
 		__u32 length = sizeof(info);
 
@@ -365,7 +408,7 @@ struct gs_run_times gs_kernel_run_times(struct gs_kernel *k)
 			continue;
 		times.time_ns += info.run_time_ns;
 		times.verified += info.verified_insns;
-		if (bpf_program__fd(program) == k->profile)
+		if (!strcmp(bpf_program__name(program), entry))
 			times.runs = info.run_cnt;
 	}
 	return times;

@@ -13,6 +13,7 @@ struct bpf_program;
 
 struct gs_kernel {
 	struct bpf_object *object;
+	struct gs_config config; /* as all our programs were given it */
 	int profile;  /* descriptors */
 	int ring;
 	int counters;
@@ -40,6 +41,13 @@ int gs_kernel_counters(struct gs_kernel *k, struct gs_cpu_counters *sum);
 struct gs_run_times {
 	uint64_t time_ns, runs, verified;
 };
-struct gs_run_times gs_kernel_run_times(struct gs_kernel *k);
+/* Of all programs of an object; `runs` is the entry's. */
+struct gs_run_times gs_run_times(struct bpf_object *object, const char *entry);
+
+/* Loads another object with the sampler's configuration; `arrange` sets its maps before. 0, or -1 and *error. */
+int gs_kernel_load_beside(const struct gs_kernel *k, const char *path, int (*arrange)(struct bpf_object *, const struct gs_kernel *),
+			  struct bpf_object **object, struct gs_error *error);
+int gs_raw_tracepoint(const char *name, int program); /* a descriptor; -1 with errno */
+uint32_t gs_power_of_two(uint64_t each, uint64_t times); /* bytes of a ring: each x times, rounded up, bounded */
 
 #endif

@@ -17,7 +17,7 @@ from gpustrobe.bpf.drops import DROPS
 CORE_VERSION = 3
 
 # enum gs_option_flag
-FILTER, CHILDREN, KERNEL_STACKS, STATS, NO_KERNEL, STALL = 1, 2, 4, 8, 16, 32
+FILTER, CHILDREN, KERNEL_STACKS, STATS, NO_KERNEL, STALL, OFF_CPU = 1, 2, 4, 8, 16, 32, 64
 
 # enum gs_fault, in order
 FAULTS = (
@@ -37,6 +37,11 @@ FAULTS = (
 
 # enum gs_detail, in order: the texts that follow a process's details
 DETAILS = ("stat", "comm", "cmdline", "cgroup", "exe", "nspid")
+
+
+# enum gs_sample_type and enum gs_wait_kind, in order
+SAMPLE_TYPES = ("cpu", "off_cpu")
+WAITS = ("", "sleep", "disk", "preempted", "stopped")
 
 
 class Error(Structure):
@@ -64,7 +69,8 @@ class Options(Structure):
         ("mapping_rows", c_uint32),
         ("unwind_bytes", c_uint32),
         ("unwind_share", c_uint32),
-        ("pad", c_uint32),
+        ("wait_threshold_us", c_uint32),
+        ("off_cpu_path", c_char_p),
     )
 
 
@@ -95,7 +101,13 @@ class ProcessRecord(Structure):
 
 
 class ThreadRecord(Structure):
-    _fields_ = (("thread_id", c_uint32), ("process_id", c_uint32), ("tid", c_uint32), ("comm", c_char * 16))
+    _fields_ = (
+        ("thread_id", c_uint32),
+        ("process_id", c_uint32),
+        ("tid", c_uint32),
+        ("comm", c_char * 16),
+        ("wait", c_uint32),
+    )
 
 
 class DetailsHead(Structure):
@@ -186,6 +198,8 @@ class WindowRecord(Structure):
         ("details_length", c_uint32),
         ("codes_length", c_uint32),
         ("jits_length", c_uint32),
+        ("sample_type", c_uint32),
+        ("pad", c_uint32),
         ("stack", POINTER(c_uint32)),
         ("thread", POINTER(c_uint32)),
         ("value", POINTER(c_uint64)),

@@ -81,3 +81,17 @@ int gs_offsets_from_btf(struct gs_offsets *offsets, struct gs_error *error)
 	btf__free(btf);
 	return status;
 }
+
+uint32_t gs_task_state_offset(void)
+{
+	struct btf *btf = btf__load_vmlinux_btf();
+	int64_t at = -1;
+
+	if (libbpf_get_error(btf))
+		return 0;
+	at = offset_of(btf, "task_struct", "__state");
+	if (at < 0)
+		at = offset_of(btf, "task_struct", "state");
+	btf__free(btf);
+	return at > 0 ? (uint32_t)at : 0;
+}

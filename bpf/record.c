@@ -257,25 +257,51 @@ static int add_frames(struct walk *w)
 	return result == CUT ? KEEP : result;
 }
 
-static enum gs_drop deliver(struct gs_core *core, const struct record *r)
+/* GS_DROP_COUNT and the ids, or why there are none. */
+static enum gs_drop intern(struct gs_core *core, const struct record *r, uint32_t wait, uint32_t *stack, uint32_t *thread)
 {
 	struct walk w = { .core = core, .r = r };
 
 	w.process = process_id(core, r->sample);
 	if (w.process == GS_NO_ID)
 		return GS_DROP_stack_table_full;
+	*thread = gs_epoch_thread(core->epoch, w.process, r->sample->tid, r->sample->comm, wait);
 
-	uint32_t thread = gs_epoch_thread(core->epoch, w.process, r->sample->tid, r->sample->comm);
 	int result = add_frames(&w);
 
 	if (result == BAD)
 		return GS_DROP_bad_record;
+	*stack = result == KEEP ? gs_epoch_stack(core->epoch, core->frame_ids, w.n) : GS_NO_ID;
+	return *stack == GS_NO_ID || *thread == GS_NO_ID ? GS_DROP_stack_table_full : GS_DROP_COUNT;
+}
 
-	uint32_t stack = result == KEEP ? gs_epoch_stack(core->epoch, core->frame_ids, w.n) : GS_NO_ID;
+enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint32_t wait, uint32_t *stack, uint32_t *thread)
+{
+	struct record r = { sample, (const uint64_t *)(sample + 1), sample->n_kernel, sample->n_user, NULL };
 
-	if (stack == GS_NO_ID || thread == GS_NO_ID)
-		return GS_DROP_stack_table_full;
+	return intern(core, &r, wait, stack, thread);
+}
+
+static enum gs_drop deliver(struct gs_core *core, const struct record *r)
+{
+	uint32_t stack, thread;
+	enum gs_drop drop = intern(core, r, 0, &stack, &thread);
+
+	if (drop != GS_DROP_COUNT)
+		return drop;
 	return gs_window_rows_add(&core->rows, stack, thread, r->sample->value) ? GS_DROP_window_full : GS_DROP_COUNT;
+}
+
+/* After a stall the ring holds more than one window: their rows go where they belong. */
+static void end_windows_before(struct gs_core *core, uint64_t time_ns)
+{
+	while (!(core->flags & GS_OPTION_NO_KERNEL) && time_ns >= core->window_end && core->window_end <= core->drain_time)
+		gs_end_window(core, core->drain_time - core->window_end < GS_SECOND, 0);
+}
+
+static int is_wait(const struct gs_core *core, const struct gs_sample *sample, uint64_t length)
+{
+	return core->waits && length >= sizeof(*sample) && (sample->flags & (GS_SAMPLE_WAIT | GS_SAMPLE_WAIT_END));
 }
 
 void gs_record(struct gs_core *core, const void *data, uint64_t length)
@@ -283,13 +309,16 @@ void gs_record(struct gs_core *core, const void *data, uint64_t length)
 	struct record r;
 
 	core->bytes += length;
+	if (is_wait(core, data, length)) {
+		end_windows_before(core, ((const struct gs_sample *)data)->time_ns);
+		gs_waits_record(core, data, length);
+		return;
+	}
 	if (parse(&r, data, length)) {
 		core->books.drops[GS_DROP_bad_record]++;
 		return;
 	}
-	/* after a stall the ring holds more than one window: their rows go where they belong */
-	while (!(core->flags & GS_OPTION_NO_KERNEL) && r.sample->time_ns >= core->window_end && core->window_end <= core->drain_time)
-		gs_end_window(core, core->drain_time - core->window_end < GS_SECOND, 0);
+	end_windows_before(core, r.sample->time_ns);
 	if (core->mappings)
 		gs_mappings_sampled(core->mappings, r.sample, core->drain_time);
 

@@ -13,7 +13,7 @@ struct gs_sample {
 	__u64 time_ns;        /* CLOCK_MONOTONIC */
 	__u64 start_boottime; /* of the thread group's leader, ns: keeps reused PIDs apart */
 	__u64 cgroup_id;      /* cgroup v2 id of the task */
-	__u64 value;          /* 1 for a CPU sample, ns for off-CPU time */
+	__u64 value;          /* 1 for a CPU sample; ns at the end of a wait */
 	__u32 tgid;           /* host PIDs */
 	__u32 tid;
 	char comm[16];        /* of the thread, NUL padded */
@@ -29,6 +29,8 @@ enum gs_sample_flag {
 	GS_SAMPLE_STALE_TABLE = 4, /* the table's stamp differs from the process's: re-list, user words are raw addresses */
 	GS_SAMPLE_HINT = 8,        /* one gs_leaf_hint follows the words */
 	GS_SAMPLE_UNRESOLVED = 16, /* an executable PC was in no mapping: re-list, rate limited */
+	GS_SAMPLE_WAIT = 32,       /* off-CPU: the stack of a wait that begins; a gs_wait_tail follows the words */
+	GS_SAMPLE_WAIT_END = 64,   /* off-CPU: a wait has ended; a gs_wait_tail follows */
 };
 
 /* Where the leaf of a process that the agent has not seen lies, by bpf_find_vma; names a process that is gone by then. */
@@ -67,7 +69,8 @@ enum gs_word_kind { GS_RAW, GS_NATIVE, GS_PYTHON, GS_END, GS_GUESSED, GS_RAW_GUE
 	X(too_deep, "more frames than the limit") \
 	X(no_registers, "user registers not available") \
 	X(exiting, "the process was exiting") \
-	X(python_unplaced, "Python frames could not be placed among the native ones")
+	X(python_unplaced, "Python frames could not be placed among the native ones") \
+	X(wait_unwalked, "no stack was taken of this wait: too many at once")
 enum gs_end {
 #define X(name, text) GS_END_##name,
 	GS_ENDS(X)

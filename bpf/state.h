@@ -13,6 +13,7 @@
 #include "tables.h"
 #include "sample.h"
 #include "timers.h"
+#include "waits.h"
 #include "window.h"
 
 #define GS_SECOND 1000000000ULL
@@ -37,6 +38,7 @@ struct gs_core {
 	struct gs_tables *tables;
 	struct gs_epoch *epoch;
 	struct gs_window_rows rows; /* of the running window */
+	struct gs_waits *waits; /* NULL: off-CPU time is not asked for */
 	struct gs_queue queue;
 	uint64_t window_start, window_end; /* CLOCK_MONOTONIC */
 	uint64_t drain_time;               /* when this drain began */
@@ -54,6 +56,9 @@ struct gs_core {
 
 /* record.c: one ring record, of whatever content. */
 void gs_record(struct gs_core *core, const void *data, uint64_t length);
+
+/* record.c: ids of a stack and its thread; `wait` is the kind, 0 = a CPU sample. GS_DROP_COUNT, or why there are none. */
+enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint32_t wait, uint32_t *stack, uint32_t *thread);
 
 /* record.c: what /proc said about a process, in core->details; its length without the unused end of the texts, 0 = nothing. */
 uint32_t gs_read_compact_details(struct gs_core *core, uint32_t tgid, uint64_t start_boottime);

@@ -73,17 +73,37 @@ static void forget_first(struct gs_queue *q)
 	q->n--;
 }
 
-/* The books of a window nobody will see pass on, so that their sum stays true. */
-static void drop_first(struct gs_queue *q, struct gs_books *heir)
+static void add_books(struct gs_books *to, const struct gs_books *from)
 {
-	const struct gs_books *lost = &q->ended[q->first].books;
-
-	heir->produced += lost->produced;
-	heir->idle += lost->idle;
-	heir->filtered += lost->filtered;
-	heir->drops[GS_DROP_window_late] += lost->delivered;
+	to->produced += from->produced;
+	to->idle += from->idle;
+	to->filtered += from->filtered;
+	to->delivered += from->delivered;
 	for (int i = 0; i < GS_DROP_COUNT; i++)
-		heir->drops[i] += lost->drops[i];
+		to->drops[i] += from->drops[i];
+}
+
+static struct gs_books *heir_of_first(struct gs_queue *q)
+{
+	uint32_t type = q->ended[q->first].type;
+
+	for (uint32_t i = 1; i < q->n; i++) {
+		struct gs_ended *ended = &q->ended[(q->first + i) % q->size];
+
+		if (ended->type == type)
+			return &ended->books;
+	}
+	return &q->owed[type];
+}
+
+/* The books of a window nobody will see pass on to the next of its type, so that their sum stays true. */
+static void drop_first(struct gs_queue *q)
+{
+	struct gs_books lost = q->ended[q->first].books;
+
+	lost.drops[GS_DROP_window_late] += lost.delivered;
+	lost.delivered = 0;
+	add_books(heir_of_first(q), &lost);
 	forget_first(q);
 }
 
@@ -103,7 +123,9 @@ void gs_queue_push(struct gs_queue *q, const struct gs_ended *ended)
 
 	while (q->n == q->size || (q->n && epochs_waiting(q) >= q->max_epochs &&
 				   q->ended[(q->first + q->n - 1) % q->size].epoch != entry.epoch))
-		drop_first(q, q->n > 1 ? &q->ended[(q->first + 1) % q->size].books : &entry.books);
+		drop_first(q);
+	add_books(&entry.books, &q->owed[entry.type]);
+	memset(&q->owed[entry.type], 0, sizeof(q->owed[entry.type]));
 	q->ended[(q->first + q->n) % q->size] = entry;
 	q->n++;
 }
@@ -198,6 +220,7 @@ int gs_queue_pop(struct gs_queue *q, struct gs_window *out)
 	out->start_unix = oldest->start_unix;
 	out->duration = oldest->duration;
 	out->books = oldest->books;
+	out->sample_type = oldest->type;
 	copy_new(oldest, out, &failed);
 	if (failed) {
 		gs_window_free(out);

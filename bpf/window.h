@@ -22,6 +22,7 @@ struct gs_ended {
 	struct gs_epoch *epoch;
 	struct gs_window_rows rows;
 	struct gs_books books;
+	uint32_t type; /* enum gs_sample_type */
 	int64_t start_unix;
 	uint64_t duration;
 	uint32_t n_frames, n_stacks, n_processes, n_threads;
@@ -31,6 +32,7 @@ struct gs_queue {
 	struct gs_ended *ended; /* ring of `size` */
 	uint32_t size, first, n;
 	uint32_t max_epochs; /* waiting at once: their tables stay in memory */
+	struct gs_books owed[GS_TYPE_COUNT]; /* of windows that went when no other of their type was waiting */
 };
 
 /* Appends; the oldest go where there is no room, their samples counted as window_late in the next window's books. */
