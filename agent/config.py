@@ -71,7 +71,7 @@ SETTINGS: tuple[Setting, ...] = (
             "10 ms resolves what people look for; cost grows in step with it.",
             (*AGENTS, "record", "doctor"), ("-F", "-r", "--rate")),
     Setting("off_cpu", SWITCH, "off",
-            "Also time where threads wait: locks, disk, network, the run queue.",
+            "Time where threads wait, too: locks, disk, network, the run queue (record: instead of CPU).",
             "It runs at each context switch; docs/decisions/off-cpu.md says what that costs.",
             (*AGENTS, "record")),
     Setting("off_cpu_threshold", duration(0, 60), "1ms",

@@ -47,6 +47,7 @@ class MetricsSources:
     node: str
     readings: Callable[[], Sequence[Reading]] | None = None
     books: Callable[[], Books] | None = None
+    waits: Callable[[], Books] | None = None
     symbolizer: Callable[[], Mapping[str, int]] | None = None
     exporter: Callable[[], Mapping[str, int]] | None = None
     cost: Callable[[], Cost] | None = None
@@ -111,6 +112,23 @@ def book_families(books: Books) -> Iterator[Metric]:
     unknown = {name: ("unknown", "") for name in books.drops if name not in DROPS}
     yield _labelled(
         drops, (((name, where), books.drops.get(name, 0)) for name, (where, _) in {**DROPS, **unknown}.items())
+    )
+
+
+def wait_families(books: Books) -> Iterator[Metric]:
+    yield _counter("gpustrobe_waits_produced", "context switches: each ends a wait, or idleness", books.produced)
+    yield _counter("gpustrobe_waits_idle", "switches to no thread", books.idle)
+    yield _counter(
+        "gpustrobe_waits_filtered", "waits below the threshold, first runs, processes not asked for", books.filtered
+    )
+    yield _counter("gpustrobe_waits_delivered", "waits of at least the threshold, handed on", books.delivered)
+    yield _labelled(
+        CounterMetricFamily(
+            "gpustrobe_waits_dropped",
+            "waits lost, by reason; produced = idle + filtered + delivered + these",
+            labels=("reason", "where"),
+        ),
+        (((name, DROPS[name][0]), count) for name, count in books.drops.items() if name in DROPS),
     )
 
 
@@ -187,6 +205,8 @@ class AgentCollector(Collector):
             yield from gpu_families(sources.readings())
         if sources.books is not None:
             yield from book_families(sources.books())
+        if sources.waits is not None:
+            yield from wait_families(sources.waits())
         if sources.symbolizer is not None:
             yield from _split(sources.symbolizer(), "symbolizer")
         if sources.exporter is not None:

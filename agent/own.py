@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from gpustrobe.agent.cost import Cost, OwnCost
     from gpustrobe.agent.model import Profiles
 
+# sample type -> its books' names: CPU samples, and waits of threads (--off-cpu)
+BOOKS = {"cpu": "samples", "off_cpu": "waits"}
+UNITS = {"samples": "{sample}", "waits": "{wait}"}
 ACCOUNTS = ("produced", "idle", "filtered", "delivered")
 
 
@@ -37,26 +40,28 @@ class OwnReadings:
         self._pending: list[Reading] = []
         self._late_before: dict[str, int] = {}
         self._late_since = clock()
-        self._accounts: Counter[str] = Counter()
-        self._drops: Counter[str] = Counter()
+        self._accounts: dict[str, Counter[str]] = {of: Counter() for of in BOOKS.values()}
+        self._drops: dict[str, Counter[str]] = {of: Counter() for of in BOOKS.values()}
         self._latest = cost.take()
 
     def observe(self, profiles: Profiles) -> None:
         for window in profiles.windows:
             if window.books is not None:
-                self._add(window.books, window.start_unix, window.start_unix + window.duration)
+                self._add(
+                    BOOKS[window.sample_type], window.books, window.start_unix, window.start_unix + window.duration
+                )
 
-    def _add(self, books: Books, start: int, end: int) -> None:
+    def _add(self, of: str, books: Books, start: int, end: int) -> None:
         """One point per window and account; reasons that lost nothing are left out after their first zero."""
         for name in ACCOUNTS:
-            self._pending.append(_sum(f"gpustrobe.samples.{name}", getattr(books, name), start, end, {}))
+            self._pending.append(_sum(of, name, getattr(books, name), start, end, {}))
         for reason, count in books.drops.items():
-            if count or reason not in self._drops:
-                self._pending.append(_sum("gpustrobe.samples.dropped", count, start, end, {"reason": reason}))
+            if count or reason not in self._drops[of]:
+                self._pending.append(_sum(of, "dropped", count, start, end, {"reason": reason}))
         with self._lock:
-            self._accounts.update({name: getattr(books, name) for name in ACCOUNTS})
+            self._accounts[of].update({name: getattr(books, name) for name in ACCOUNTS})
             for reason, count in books.drops.items():
-                self._drops[reason] += count
+                self._drops[of][reason] += count
 
     def take(self) -> list[Reading]:
         self.count_late()
@@ -79,23 +84,21 @@ class OwnReadings:
             count = counts[reason] - self._late_before.get(reason, 0)
             if count > 0:
                 self._late_before[reason] = counts[reason]
-                self._pending.append(
-                    _sum("gpustrobe.samples.dropped", count, self._late_since, now, {"reason": reason})
-                )
+                self._pending.append(_sum("samples", "dropped", count, self._late_since, now, {"reason": reason}))
                 with self._lock:
-                    self._drops[reason] += count
-                    self._accounts["delivered"] -= count
+                    self._drops["samples"][reason] += count
+                    self._accounts["samples"]["delivered"] -= count
         self._late_since = now
 
     def cost(self) -> Cost:
         """As of the last batch."""
         return self._latest
 
-    def books(self) -> Books:
-        """Totals since the start, for the Prometheus endpoint; any thread may ask."""
+    def books(self, of: str = "samples") -> Books:
+        """Totals since the start, for the Prometheus endpoint; any thread may ask. `of`: "samples" or "waits"."""
         with self._lock:
-            return Books(*(self._accounts[name] for name in ACCOUNTS), dict(self._drops))
+            return Books(*(self._accounts[of][name] for name in ACCOUNTS), dict(self._drops[of]))
 
 
-def _sum(name: str, value: int, start: int, end: int, attributes: Mapping[str, str]) -> Reading:
-    return Reading(name, "{sample}", end, value, attributes, start_unix=start, delta=True)
+def _sum(of: str, account: str, value: int, start: int, end: int, attributes: Mapping[str, str]) -> Reading:
+    return Reading(f"gpustrobe.{of}.{account}", UNITS[of], end, value, attributes, start_unix=start, delta=True)

@@ -72,10 +72,16 @@ class Signals:
 class Recording:
     """Takes windows until told to stop, names them now and then, and sums them."""
 
-    def __init__(self, sampler: Sampler, naming: Naming, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        sampler: Sampler,
+        naming: Naming,
+        clock: Callable[[], float] = time.monotonic,
+        sample_type: str = "cpu",
+    ) -> None:
         self.sampler = sampler
         self.naming = naming
-        self.total = Total()
+        self.total = Total(sample_type)
         self.clock = clock
         self.started = clock()
         self._named = self.started
@@ -113,7 +119,7 @@ class Progress:
         if self._stream is None:
             return
         elapsed, total = recording.elapsed, recording.total
-        counts = f"{total.samples:,} samples" + (f", {total.lost:,} lost" if total.lost else "")
+        counts = measured(total) + (f", {total.lost:,} lost" if total.lost else "")
         if self._seconds:
             filled = min(BAR_CELLS, int(elapsed / self._seconds * BAR_CELLS))
             text = (
@@ -162,10 +168,11 @@ def _start(plan: Plan, child: launch.Command | None) -> Recording:
     from gpustrobe.agent import sampling
 
     pids = (*plan.pids, *([child.pid] if child and not plan.everything else []))
-    sampler = sampling.open_sampler(plan.settings.rate, pids)
+    waits = plan.settings.off_cpu
+    sampler = sampling.open_sampler(plan.settings.rate, pids, plan.settings.off_cpu_threshold if waits else None)
     naming = sampling.open_naming(plan.settings.symbol_cache)
     sampler.start()
-    return Recording(sampler, naming)
+    return Recording(sampler, naming, sample_type="off_cpu" if waits else "cpu")
 
 
 def _record(plan: Plan, recording: Recording, child: launch.Command | None, signals: Signals) -> None:
@@ -202,18 +209,27 @@ def _write(plan: Plan, total: Total, file: str) -> None:
     from gpustrobe.agent.commands.record import deliver
     from gpustrobe.agent.formats.stacks import from_profiles
 
-    deliver(output.render(plan.form, from_profiles(total.profiles(), node=socket.gethostname())), file)
+    stacks = from_profiles(total.profiles(), total.sample_type, node=socket.gethostname())
+    deliver(output.render(plan.form, stacks), file)
     for line in summary(total, file):
         print(line, file=sys.stderr)
+
+
+def measured(total: Total) -> str:
+    if total.sample_type == "cpu":
+        return f"{total.samples:,} samples"
+    return f"{total.samples / 1e9:,.1f} s of waiting in {total.books.delivered:,} waits"
 
 
 def summary(total: Total, file: str) -> list[str]:
     """What was recorded and lost, the heaviest functions, and where the file is."""
     cores = total.samples * total.period / 1e9 / total.seconds if total.seconds else 0.0
+    busy = f", {cores:.2f} cores busy" if total.sample_type == "cpu" else ""
     loss = f"{total.lost:,} lost ({', '.join(f'{name} {n:,}' for name, n in total.books.drops.items() if n)})"
     lost = loss if total.lost else "none lost"
-    lines = [f"{total.samples:,} samples in {total.seconds:.1f} s, {cores:.2f} cores busy, {lost}"]
+    lines = [f"{measured(total)} in {total.seconds:.1f} s{busy}, {lost}"]
     lines += [f"  {value / total.samples * 100:5.1f} %  {name}" for name, value in total.top(5)]
     if not total.samples:
-        lines.append("  nothing ran on a CPU while it was watched")
+        done = "ran on a CPU" if total.sample_type == "cpu" else "waited"
+        lines.append(f"  nothing {done} while it was watched")
     return [*lines, *([f"written to {file}"] if file != "-" else [])]

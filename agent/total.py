@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 
 
 class Total:
-    """Sums windows of one sample type by (label set, stack)."""
+    """Sums windows of one sample type by (label set, stack); passes over the others."""
 
-    def __init__(self) -> None:
+    def __init__(self, sample_type: str = "cpu") -> None:
+        self.sample_type = sample_type
         self._stacks: dict[tuple[Frame, ...], int] = {}
         self._labels: dict[tuple[tuple[str, str], ...], int] = {}
         self._places: dict[int, tuple[object, int]] = {}  # id of a stack seen -> (the stack, kept alive; its number)
@@ -25,12 +26,14 @@ class Total:
         self._drops: dict[str, int] = {}
         self._span: tuple[int, int] | None = None
         self._period = 0
-        self._type = "cpu"
 
     def add(self, profiles: Profiles) -> None:
+        windows = [window for window in profiles.windows if window.sample_type == self.sample_type]
+        if not windows:
+            return
         stacks = [self._stack(stack) for stack in profiles.stacks]
         labels = [self._label_set(labels) for labels in profiles.label_sets]
-        for window in profiles.windows:
+        for window in windows:
             self._add_window(window, stacks, labels)
 
     def _add_window(self, window: ProfileWindow, stacks: list[int], labels: list[int]) -> None:
@@ -40,7 +43,7 @@ class Total:
             self._values[key] = self._values.get(key, 0) + value
         start, end = window.start_unix, window.start_unix + window.duration
         self._span = (start, end) if self._span is None else (min(start, self._span[0]), max(end, self._span[1]))
-        self._period, self._type = window.period, window.sample_type
+        self._period = window.period
         if window.books:
             for name in ("produced", "idle", "filtered", "delivered"):
                 self._books[name] = self._books.get(name, 0) + getattr(window.books, name)
@@ -56,6 +59,13 @@ class Total:
 
     def _label_set(self, labels: Mapping[str, str]) -> int:
         return self._labels.setdefault(tuple(sorted(labels.items())), len(self._labels))
+
+    def _innermost(self, stack: tuple[Frame, ...]) -> str:
+        if not stack:
+            return "(no stack)"
+        if self.sample_type == "cpu":
+            return stack[0].name
+        return next((frame.name for frame in stack if frame.kind != "kernel"), stack[-1].name)
 
     @property
     def books(self) -> Books:
@@ -84,7 +94,7 @@ class Total:
             return Profiles((), (), ())
         pairs = np.array(list(self._values), np.uint32).reshape(-1, 2)
         window = ProfileWindow(
-            self._type,
+            self.sample_type,
             self._span[0],
             self._span[1] - self._span[0],
             self._period,
@@ -96,10 +106,10 @@ class Total:
         return Profiles((window,), tuple(self._stacks), tuple(dict(labels) for labels in self._labels))
 
     def top(self, count: int) -> list[tuple[str, int]]:
-        """(function, samples where it was the innermost frame), most first."""
+        """(function, value where it was the innermost frame), most first; of waits, the innermost user frame."""
         stacks = list(self._stacks)
         own: dict[str, int] = {}
         for (_, stack), value in self._values.items():
-            name = stacks[stack][0].name if stacks[stack] else "(no stack)"
+            name = self._innermost(stacks[stack])
             own[name] = own.get(name, 0) + value
         return sorted(own.items(), key=lambda item: -item[1])[:count]

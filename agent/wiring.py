@@ -36,7 +36,9 @@ class Agent:
     ) -> None:
         run.tune_heap()
         self.settings, self.logger = settings, logger
-        self.sampler = sampling.open_sampler(settings.rate, (), settings.off_cpu_threshold if settings.off_cpu else None)
+        self.sampler = sampling.open_sampler(
+            settings.rate, (), settings.off_cpu_threshold if settings.off_cpu else None
+        )
         self.poller = NvmlPoller(settings.gpu_interval) if settings.gpu else None
         self.symbolizer = sampling.open_symbolizer(settings.symbol_cache)
         self.naming = Naming(self.symbolizer, Folder())
@@ -95,6 +97,7 @@ class Agent:
                 node=self.settings.node,
                 readings=self._latest_readings if self.poller else None,
                 books=self.own.books,
+                waits=(lambda: self.own.books("waits")) if self.settings.off_cpu else None,
                 symbolizer=self.symbolizer.counters,
                 exporter=self.exporter.counters,
                 cost=self.own.cost,
@@ -144,7 +147,8 @@ class Agent:
         )
         waiting = counters.get("spool_batches", 0)
         rest = f", {waiting:,} batches wait on disk for the store" if waiting else ""
-        return f"{books.delivered:,} samples delivered, {losses}{rest}"
+        waits = f", {self.own.books('waits').delivered:,} waits" if self.settings.off_cpu else ""
+        return f"{books.delivered:,} samples{waits} delivered, {losses}{rest}"
 
 
 def endpoint(settings: Settings, store: Address) -> Endpoint:

@@ -22,6 +22,7 @@ LIVE = 15 * SECOND  # a node is live if something came within this time
 MAX_MARKS = 50
 GAP = 3  # whole seconds without a window that make a gap
 MAX_LOSS_SECONDS = 4000
+ACCOUNTS = {"off_cpu": "gpustrobe.waits."}  # of other sample types than CPU
 PREFIX = "gpustrobe.samples."
 
 # What a person reads of each drop; names are those of bpf/drops.h, and of the store's own refusals.
@@ -104,14 +105,16 @@ def books(reader: Reader, question: Question) -> tuple[dict[str, object], dict[i
     """Accounts of the range, and lost samples by second."""
     conditions, parameters = question.node_conditions()
     parameters |= {"first": question.span.first, "last": question.span.last}
-    data = reader.columns(sql.BOOKS.format(among=f" AND {conditions}" if conditions else ""), parameters)
+    prefix = ACCOUNTS.get(question.type, PREFIX)
+    text = sql.BOOKS.format(accounts=prefix, among=f" AND {conditions}" if conditions else "")
+    data = reader.columns(text, parameters)
     sums: Counter = Counter({"produced": 0, "idle": 0, "filtered": 0, "delivered": 0})
     drops: Counter = Counter()
     seconds: Counter = Counter()
     for name, reason, second, value in zip(
         *(data[key].tolist() for key in ("name", "reason", "second", "value")), strict=True
     ):
-        short = name.removeprefix(PREFIX)
+        short = name.removeprefix(prefix)
         if short == "dropped":
             if value:
                 drops[reason or "unnamed"] += value

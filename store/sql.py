@@ -95,7 +95,7 @@ BOOKS = """
 SELECT metrics.name AS name, coalesce(labels['reason'], '') AS reason, readings.second AS second, sum(value)::BIGINT AS
 value FROM readings JOIN metrics ON readings.metric = metrics.metric JOIN series ON metrics.series = series.series
 WHERE readings.second >= {{first:Int64}} AND readings.second < {{last:Int64}} AND metrics.name LIKE
-'gpustrobe.samples.%'{among} GROUP BY ALL ORDER BY second LIMIT {{limit:UInt64}}"""
+'{accounts}%'{among} GROUP BY ALL ORDER BY second LIMIT {{limit:UInt64}}"""
 
 # What is known at the start of the process; kept up to date in memory afterwards (state.py).
 NODE_SPANS = """

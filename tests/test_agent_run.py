@@ -55,7 +55,7 @@ class Names:
     def __init__(self, fail=0, seconds=0.0, clock=None):
         self.calls, self.fail, self.seconds, self.clock = [], fail, seconds, clock
 
-    def learn(self, files, processes, codes=()):
+    def learn(self, files, processes, codes=(), jits=()):
         self.calls.append(("learn", [process.pid for process in processes]))
 
     def forget(self, epoch):

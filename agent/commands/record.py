@@ -35,6 +35,7 @@ Examples:
   sudo gpustrobe record -p 4012 -d 1m -o cpu.pb.gz
   sudo gpustrobe record -o out.collapsed -- python3 train.py
   sudo gpustrobe record -d 10 -f collapsed -o - | head
+  sudo gpustrobe record --off-cpu -p 4012 -d 30    where its threads wait, in wall time
 
 Formats by suffix: .pb.gz (pprof), .collapsed, .speedscope.json, .html. Without -d: until CMD ends or Ctrl-C.
 SIGUSR1 writes what there is so far. Exit status: CMD's own, or 128 + signal; 125, 126, 127 if CMD did not start.
@@ -66,7 +67,7 @@ def command(
     form: str | None,
     command_words: tuple[str, ...],
 ) -> int:
-    """Record CPU stacks of the whole system, of processes, or of a command, into one file."""
+    """Record CPU stacks (or with --off-cpu, waits) of the whole system, of processes, or of a command, into one file."""
     form, file = _target(file, form)
     if command_words and pids:
         raise UsageError("Give either --pid or a command, not both.")

@@ -99,6 +99,8 @@ def banner(settings: Settings, http: Address, agent: Agent) -> Iterator[str]:
         yield f"             from another machine: ssh -L {http.port}:{near} {getpass.getuser()}@{settings.node}"
     cpus = os.cpu_count() or 1
     yield f"  measured   CPU stacks of all processes, {settings.rate} a second on each of {cpus} CPUs, kernel included"
+    if settings.off_cpu:
+        yield f"             where threads wait, from {_span(settings.off_cpu_threshold)} on"
     for label, text in gpu_lines(agent):
         yield f"  {label:<10} {text}"
     kept = f"kept {_span(settings.retention)}, at most {_size(settings.max_size)}"
