@@ -356,6 +356,8 @@ static void count_waits(struct gs_waits *w, uint64_t *c)
 static void count_core(struct gs_core *core, uint64_t *c)
 {
 	c[GS_COUNTER_delivered] = core->delivered;
+	c[GS_COUNTER_replays] = core->replays;
+	c[GS_COUNTER_replays_complete] = core->replays_complete;
 	c[GS_COUNTER_drains] = core->drains;
 	c[GS_COUNTER_bytes] = core->bytes;
 	c[GS_COUNTER_windows] = core->windows;

@@ -189,6 +189,8 @@ GS_API void gs_window_free(struct gs_window *window);
 	X(waits_left_unseen, "threads that left a CPU without the off-CPU program being run") \
 	X(waiting_threads, "threads whose waits are known") \
 	X(waiting_bytes, "memory of their stacks") \
+	X(replays, "samples walked again once their process had its table") \
+	X(replays_complete, "of these, to the thread's first frame") \
 	X(drains, "times the ring was drained") \
 	X(bytes, "bytes drained") \
 	X(windows, "windows ended") \

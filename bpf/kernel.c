@@ -252,7 +252,7 @@ static int map_fd(struct gs_kernel *k, const char *name)
 
 static int link_programs(struct gs_kernel *k, const struct gs_config *config, struct gs_error *error)
 {
-	const char *names[] = { "walk", config->leaf_hint ? "leaf_hint" : NULL, "guess" }; /* maps.bpf.h GS_PROGRAM_ */
+	const char *names[] = { "walk", config->leaf_hint ? "leaf_hint" : NULL, "guess", "copy_stack" }; /* maps.bpf.h GS_PROGRAM_ */
 	int table = map_fd(k, "programs");
 
 	for (uint32_t i = 0; i < sizeof(names) / sizeof(*names); i++) {

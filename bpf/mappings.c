@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "mappings_state.h"
+#include "rules.h"
+#include "tables.h"
 #include "vdso.h"
 
 #define RELIST_NS (5 * GS_SECOND) /* also without a reason: catches an unmap followed by an equal map */
@@ -309,6 +311,29 @@ struct gs_place gs_mappings_normalize(struct gs_mappings *m, uint32_t tgid, uint
 	default:
 		return (struct gs_place){GS_PLACE_ANONYMOUS, 0, address};
 	}
+}
+
+int gs_mappings_rule(struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime, uint64_t address, struct gs_rule *rule)
+{
+	const struct gs_cached *p = gs_cache_find(&m->cache, tgid, start_boottime);
+	const struct gs_row *r = p ? row_of(p, address) : NULL;
+	const struct gs_mapping *published;
+
+	*rule = (struct gs_rule){ .cfa = GS_CFA_NONE };
+	if (!r)
+		return 0;
+	if (m->blocks.mapped && p->published == p->count) {
+		published = &m->blocks.mapped[p->first + (uint32_t)(r - p->rows)];
+		*rule = gs_tables_find(m->tables, published->table, address - published->start + published->file_offset);
+	}
+	return 1;
+}
+
+uint64_t gs_mappings_start_stack(const struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime)
+{
+	const struct gs_cached *p = gs_cache_find(&m->cache, tgid, start_boottime);
+
+	return p ? p->start_stack : 0;
 }
 
 struct gs_place gs_mappings_hint(struct gs_mappings *m, const struct gs_leaf_hint *hint)

@@ -112,6 +112,13 @@ const struct gs_python *gs_mappings_python(const struct gs_mappings *m, uint32_t
 
 /* The caller starts a new epoch: every known file is announced again (GS_FILE_AGAIN, with a fresh fd where a process still
  * maps it), and file ids freed before now may be given again. File ids in rows, words and cached places stay valid. */
+/* The unwind rule for an address as the kernel side would find it now: 1; 0 if the process has no such mapping. cfa is GS_CFA_NONE
+ * where no row covers the address or its table is not built yet. */
+struct gs_rule;
+int gs_mappings_rule(struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime, uint64_t address, struct gs_rule *rule);
+
+uint64_t gs_mappings_start_stack(const struct gs_mappings *m, uint32_t tgid, uint64_t start_boottime); /* 0 = not known */
+
 /* The function of JIT code that holds an address in anonymous memory, and the view it stands in (both live until the next answer),
  * or NULL: then it is looked for, and gs_mappings_jit_answer tells later. Call for each such frame. */
 struct gs_jit_function;

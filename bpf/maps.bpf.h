@@ -3,8 +3,10 @@
 #ifndef GPUSTROBE_MAPS_BPF_H
 #define GPUSTROBE_MAPS_BPF_H
 
-#define GS_WORD_MASK 1023
-_Static_assert(GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 4 <= GS_WORD_MASK, "words, END and hint fit the scratch");
+#define GS_WORD_MASK 2047
+#define GS_STACK_PIECE 64 /* words read at once */
+_Static_assert(GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 4 + sizeof(struct gs_stack_copy) / 8 + GS_STACK_WORDS <= GS_WORD_MASK,
+	       "words, END, stack and hint fit the scratch");
 
 const volatile struct gs_config config;
 
@@ -29,6 +31,7 @@ struct gs_scratch {
 	__u32 wake;
 	__u64 pc, sp, fp;
 	__u64 leaf;
+	__u64 start_stack; /* where the main thread's stack begins; 0 = not known */
 	__u64 map_start, map_end; /* the mapping of the last frame: the next is most often in it too */
 	__u64 map_offset;
 	__u32 map_file;
@@ -56,7 +59,7 @@ struct gs_scratch {
 	__u64 tail[2];       /* off-CPU: the struct gs_wait_tail that goes behind the words */
 	struct gs_python_walk python;
 	struct gs_sample sample;
-	__u64 words[GS_WORD_MASK + 1];
+	__u64 words[GS_WORD_MASK + 1 + GS_STACK_PIECE];
 };
 
 struct gs_asked {
@@ -114,7 +117,7 @@ struct {
 	__type(value, struct gs_asked);
 } asks SEC(".maps");
 
-enum { GS_PROGRAM_WALK, GS_PROGRAM_HINT, GS_PROGRAM_GUESS, GS_PROGRAMS };
+enum { GS_PROGRAM_WALK, GS_PROGRAM_HINT, GS_PROGRAM_GUESS, GS_PROGRAM_COPY, GS_PROGRAMS };
 struct {
 	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
 	__uint(max_entries, GS_PROGRAMS);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0 OR Apache-2.0
 /* The CPU sampler: one sample with its whole stack each time a CPU's cpu-clock event fires.
  *
- * profile -> walk (16 steps, tail-calls itself) -> [leaf_hint] -> ring. Runs in the timer's hard interrupt; 5.10 is the floor:
+ * profile -> walk (16 steps, tail-calls itself) [-> guess -> walk] -> [copy_stack] -> [leaf_hint] -> ring. Runs in the timer's hard interrupt; 5.10 is the floor:
  * no bpf_loop, no bpf_for, no CO-RE. The only map update is one per process and wake interval (`asked`). */
 #include "vmlinux.h"
 #include <bpf/bpf_helpers.h>
@@ -44,11 +44,8 @@ static __always_inline void submit(struct gs_scratch *s, struct gs_cpu_counters 
 
 #include "hint.bpf.h"
 
-static __always_inline int finish(struct bpf_perf_event_data *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
+static __always_inline int conclude(struct bpf_perf_event_data *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
 {
-	if (s->end != GS_END_complete)
-		push(s, (__u64)GS_END << GS_WORD_SHIFT | s->end);
-	s->sample.n_user = s->n - s->sample.n_kernel;
 	s->wake = 0;
 	if (s->sample.flags & (GS_SAMPLE_NO_TABLE | GS_SAMPLE_STALE_TABLE | GS_SAMPLE_UNRESOLVED)) {
 		int asked = ask(s);
@@ -59,6 +56,18 @@ static __always_inline int finish(struct bpf_perf_event_data *ctx, struct gs_scr
 	}
 	submit(s, c);
 	return 0;
+}
+
+#include "copy.bpf.h"
+
+static __always_inline int finish(struct bpf_perf_event_data *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
+{
+	if (s->end != GS_END_complete)
+		push(s, (__u64)GS_END << GS_WORD_SHIFT | s->end);
+	s->sample.n_user = s->n - s->sample.n_kernel;
+	if ((s->sample.flags & (GS_SAMPLE_NO_TABLE | GS_SAMPLE_STALE_TABLE)) && s->frames && ring_has_room())
+		bpf_tail_call(ctx, &programs, GS_PROGRAM_COPY);
+	return conclude(ctx, s, c);
 }
 
 SEC("perf_event")

@@ -13,7 +13,8 @@ struct record {
 	const struct gs_sample *sample;
 	const uint64_t *words;
 	uint32_t n_kernel, n_user;
-	const struct gs_leaf_hint *hint; /* or NULL */
+	const struct gs_stack_copy *copy; /* or NULL */
+	const struct gs_leaf_hint *hint;  /* or NULL */
 };
 
 /* 0 and *r, or -1: the record is none of ours. Records are 8-byte aligned in the ring. */
@@ -30,10 +31,18 @@ static int parse(struct record *r, const void *data, uint64_t length)
 	r->words = (const uint64_t *)(sample + 1);
 	r->n_kernel = sample->n_kernel;
 	r->n_user = sample->n_user;
+	r->copy = NULL;
 	r->hint = NULL;
 	want += (r->n_kernel + r->n_user) * sizeof(uint64_t);
+	if (sample->flags & GS_SAMPLE_STACK) {
+		r->copy = (const void *)((const char *)data + want);
+		want += sizeof(*r->copy);
+		if (length < want || r->copy->n > GS_STACK_WORDS)
+			return -1;
+		want += r->copy->n * sizeof(uint64_t);
+	}
 	if (sample->flags & GS_SAMPLE_HINT) {
-		r->hint = (const void *)(r->words + r->n_kernel + r->n_user);
+		r->hint = (const void *)((const char *)data + want);
 		want += sizeof(*r->hint);
 	}
 	return length == want ? 0 : -1;
@@ -248,10 +257,40 @@ static int add_kernel(struct walk *w)
 	return KEEP;
 }
 
+static int rule_at(void *context, uint64_t address, struct gs_rule *rule)
+{
+	const struct walk *w = context;
+	const struct gs_sample *s = w->r->sample;
+
+	return gs_mappings_rule(w->core->mappings, s->tgid, s->start_boottime, address, rule);
+}
+
+/* The user side by the copied stack, if that gives more than the words: 1 and *result. By now the process has its table. */
+static int replayed(struct walk *w, int *result)
+{
+	struct gs_replay *replay = &w->core->replay;
+
+	if (!w->r->copy || !w->core->mappings || !w->core->tables)
+		return 0;
+	gs_replay(w->r->copy, gs_mappings_start_stack(w->core->mappings, w->r->sample->tgid, w->r->sample->start_boottime), rule_at, w, replay);
+	w->core->replays++;
+	if (replay->end != GS_END_complete && replay->n < w->r->n_user)
+		return 0;
+	w->core->replays_complete += replay->end == GS_END_complete;
+	*result = KEEP;
+	for (uint32_t i = 0; i < replay->n && *result == KEEP; i++)
+		*result = add_raw(w, replay->addresses[i], 0, i == 0);
+	if (*result == KEEP && replay->end != GS_END_complete)
+		*result = end_early(w, replay->end);
+	return 1;
+}
+
 static int add_frames(struct walk *w)
 {
-	int result = add_kernel(w);
+	int result = add_kernel(w), by_copy = 0;
 
+	if (result == KEEP && replayed(w, &by_copy))
+		return by_copy == CUT ? KEEP : by_copy;
 	for (uint32_t i = 0; i < w->r->n_user && result == KEEP;)
 		result = add_word(w, &i);
 	return result == CUT ? KEEP : result;

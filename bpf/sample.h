@@ -28,9 +28,23 @@ enum gs_sample_flag {
 	GS_SAMPLE_NO_TABLE = 2,    /* the process's mappings are not known yet: user words are raw addresses */
 	GS_SAMPLE_STALE_TABLE = 4, /* the table's stamp differs from the process's: re-list, user words are raw addresses */
 	GS_SAMPLE_HINT = 8,        /* one gs_leaf_hint follows the words */
+	GS_SAMPLE_STACK = 32,      /* a gs_stack_copy follows the words (and comes before the hint) */
 	GS_SAMPLE_UNRESOLVED = 16, /* an executable PC was in no mapping: re-list, rate limited */
 	GS_SAMPLE_WAIT = 32,       /* off-CPU: the stack of a wait that begins; a gs_wait_tail follows the words */
 	GS_SAMPLE_WAIT_END = 64,   /* off-CPU: a wait has ended; a gs_wait_tail follows */
+};
+
+/* A frame so near to where a process's stack began has no caller: ld.so's _start, which has no unwind rows, and other entry points
+ * written by hand. */
+#define GS_FIRST_FRAME 64
+
+#define GS_STACK_WORDS 1024 /* 8 KB: most stacks of compilers and of ld.so, whose processes live for a few samples only */
+
+/* User registers and the stack from rsp on, of a sample whose process has no table: the agent walks it when it has one. */
+struct gs_stack_copy {
+	__u64 pc;
+	__u64 registers[16]; /* by DWARF number */
+	__u64 n;             /* words that follow */
 };
 
 /* Where the leaf of a process that the agent has not seen lies, by bpf_find_vma; names a process that is gone by then. */

@@ -10,6 +10,7 @@
 #include "epoch.h"
 #include "kernel.h"
 #include "mappings.h"
+#include "replay.h"
 #include "tables.h"
 #include "sample.h"
 #include "timers.h"
@@ -51,6 +52,8 @@ struct gs_core {
 
 	uint64_t delivered, drains, bytes, windows;
 	struct gs_process_details details; /* scratch: 14 KB */
+	uint64_t replays, replays_complete;
+	struct gs_replay replay; /* scratch: 3 KB */
 	uint32_t frame_ids[GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 2];
 };
 

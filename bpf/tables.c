@@ -443,7 +443,9 @@ struct gs_rule gs_tables_find(struct gs_tables *t, uint32_t number, uint64_t fil
 	struct gs_rows rows = { .base = table->base, .pages = table->pages, .index = t->words + table->index,
 				.rows = t->words + table->rows, .rules = t->rules };
 
-	if (!number || table->generation != GS_TABLE_GENERATION(number) || !table->pages)
+	/* The builder may be at work on it: what is read may be of two tables, so it is checked as the kernel's arrays check it. */
+	if (!number || table->generation != GS_TABLE_GENERATION(number) || !rows.pages || rows.pages >= t->o.max_words ||
+	    table->index > t->o.max_words - rows.pages - 1)
 		return (struct gs_rule){ .cfa = GS_CFA_NONE };
 	return gs_rows_find(&rows, file_offset);
 }

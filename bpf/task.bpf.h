@@ -55,6 +55,7 @@ static __always_inline void find_table(struct gs_scratch *s, __u64 mm)
 		s->sample.flags |= GS_SAMPLE_STALE_TABLE;
 		return;
 	}
+	s->start_stack = p->start_stack;
 	s->first = p->first;
 	s->count = p->count;
 }
@@ -143,6 +144,7 @@ static __always_inline void fill_header(struct gs_scratch *s, __u64 id, __u64 st
 	s->map_end = 0;
 	s->mode = MODE_NATIVE;
 	s->failed = 0;
+	s->start_stack = 0;
 	s->by_fp = 0;
 	s->unproven = 0;
 	s->guessed = 0;

@@ -169,7 +169,9 @@ static __always_inline int native_step(struct gs_scratch *s)
 	}
 	push(s, word);
 	s->frames++;
-	if (none)
+	if (none && s->start_stack && s->sp + GS_FIRST_FRAME >= s->start_stack)
+		result = STOP;
+	else if (none)
 		result = s->is_return ? try_frame_pointer(s) : GUESS;
 	else
 		result = rule ? row_step(s, rule) : frame_pointer_step(s);
