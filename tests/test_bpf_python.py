@@ -12,7 +12,8 @@ import pytest
 from gpustrobe.agent.model import Frame, Window
 from gpustrobe.agent.sampler import Sampler, SamplerOptions
 from gpustrobe.symbolizer.symbolizer import Symbolizer
-from interpreters import found
+
+from tests.interpreters import found
 
 pytestmark = [pytest.mark.bpf, pytest.mark.slow]
 TARGET = Path(__file__).parent / "targets" / "python_shapes.py"
