@@ -150,7 +150,7 @@ def reach_of(residuals: NDArray[np.float64]) -> NDArray[np.float64]:
     mean was fitted to them: degrees of freedom by Satterthwaite, (sum r^2)^2 / sum r^4, one less for the mean."""
     squares = residuals**2
     power = (squares**2).sum(axis=0)
-    met = np.divide(squares.sum(axis=0) ** 2, power, out=np.ones_like(power), where=power > 0)
+    met = np.divide(squares.sum(axis=0) ** 2, power, out=np.ones(power.size), where=power > 0)
     degrees = np.maximum(met - 1, 1)
     quantile = np.array([student_975(int(n)) for n in degrees])
     return quantile * np.sqrt(squares.sum(axis=0) * met / degrees)
