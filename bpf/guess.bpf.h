@@ -11,7 +11,8 @@
 #define GS_SCAN_AT_ONCE 8
 #define GS_SCAN_ROUNDS 16 /* 128 words: the frames of numba's and XLA's functions without rows are smaller */
 #define GS_SAVED 4
-#define GS_MAX_GUESSES 4  /* of one stack, two tail calls each */
+#define GS_GUESSES_AT_ONCE 3
+#define GS_MAX_GUESSES 6 /* runs of frames without rows in one stack, two tail calls each */
 
 static __always_inline bool is_user_address(__u64 address)
 {
@@ -187,6 +188,32 @@ static __always_inline bool guess_caller(struct gs_scratch *s)
 		if (scan_piece(s, at + i * GS_SCAN_AT_ONCE * 8))
 			return true;
 	return chase_saved(s);
+}
+
+/* Names the guessed frame if it has no rows either, so that the next can be guessed without going back to the walk. */
+static __always_inline bool name_guessed(struct gs_scratch *s)
+{
+	__u64 address = s->pc - s->is_return, kind = s->guessed ? GS_RAW_GUESSED : GS_RAW;
+
+	if (s->python.n || s->frames >= GS_MAX_FRAMES || !find_mapping(s, address) || s->map_table || s->map_file)
+		return false;
+	push(s, kind << GS_WORD_SHIFT | address);
+	s->frames++;
+	s->guessed = 0;
+	return true;
+}
+
+/* Up to three frames of code without rows. False if there is no way on. */
+static __always_inline bool guess_run(struct gs_scratch *s, struct gs_cpu_counters *c)
+{
+	for (int i = 0; i < GS_GUESSES_AT_ONCE; i++) {
+		if (!(i && step_by_fp(s)) && !guess_caller(s))
+			return false;
+		c->guessed += s->guessed;
+		if (i + 1 == GS_GUESSES_AT_ONCE || !name_guessed(s))
+			break;
+	}
+	return true;
 }
 
 #endif

@@ -179,9 +179,7 @@ static __always_inline void walk_on(void *ctx, struct gs_scratch *s)
 static __always_inline void guess_on(void *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
 {
 	s->end = GS_END_complete; /* a frame pointer may have failed */
-	if (guess_caller(s)) {
-		c->guessed += s->guessed;
-	} else {
+	if (!guess_run(s, c)) {
 		c->guess_failed++;
 		s->mode = MODE_OVER;
 		s->end = GS_END_frame_pointer;
