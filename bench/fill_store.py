@@ -2,10 +2,10 @@
 """Fill a running store with invented data, for work on the page: python -m bench.fill_store --http 127.0.0.1:7070
 [--live]
 
-Two nodes. gpu-node-07 has two GPUs and trains: a data loader starves GPU 0 for a quarter of each two minutes; the
-trainer restarts once; the agent is away for 40 s; samples are lost for a few seconds. cpu-node-01 has no GPU and runs
-PostgreSQL and compilers. Everything is drawn from one seed, so two fills of the same minutes are the same bytes (and
-the second changes nothing).
+Two nodes. gpu-node-07 has two GPUs and trains on both: rank 0's data loader starves GPU 0 for 5 s of each 20, and GPU 1
+waits for it in AllReduce (bench/invented_gpu.py); the trainer restarts once; the agent is away for 40 s; samples are lost
+for a few seconds. cpu-node-01 has no GPU and runs PostgreSQL and compilers. Everything is drawn from one seed, so two
+fills of the same minutes are the same bytes (and the second changes nothing).
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-from otlp_batches import F, MetricsBuilder, ProfilesBuilder
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from bench import invented_gpu
+from tests.otlp_batches import F, MetricsBuilder, ProfilesBuilder
 
 GPUS = (
     ("GPU-3f0c9a52-77d1-4c1e-9f61-0b7a5d2e8c10", "NVIDIA H100 80GB HBM3"),
@@ -227,6 +228,7 @@ TRAIN = [
         5,
         9,
     ),
+    *(("main", stack, 0.3, 95 * weight) for weight, _, stack in invented_gpu.STALLED),
     ("data-worker", (*LOADER, F("[stack ends]", "reason", "", reason="stack memory not readable")), 1, 1),
 ]
 
@@ -331,7 +333,7 @@ OTHERS = {
 
 
 def starving(second: int) -> bool:
-    return second % 120 < 30
+    return invented_gpu.stall(second) == 1.0
 
 
 class Invented:
@@ -356,22 +358,16 @@ class Invented:
                 counts[key] = counts.get(key, 0) + count
                 labels[key] = label
 
-        if self.node == "gpu-node-07" and not self.restart <= second < self.restart + 12:
-            pid = 4012 if second < self.restart else 9377
-            base = {
-                "process.pid": str(pid),
-                "process.executable.name": "python3",
-                "gpustrobe.process.script": "train.py",
-                "k8s.pod.name": "llm-train-0",
-                "k8s.namespace.name": "research",
-                "container.name": "trainer",
-            }
+        for rank, base in enumerate(self.ranks(second)):
+            pid = int(base["process.pid"])
             for place, (thread, stack, busy, starved) in enumerate(TRAIN):
+                if rank and (thread == "data-worker" or stack[: len(invented_gpu.NEXT)] == invented_gpu.NEXT):
+                    continue
                 for worker in range(4 if thread == "data-worker" else 1):
                     tid = pid if thread == "main" else pid + 10 + worker + (20 if thread == "autograd" else 0)
                     mean = (starved if starving(second) else busy) / (4 if thread == "data-worker" else 1)
                     take(
-                        (place, worker, tuple(reversed(stack))),
+                        (place + 500 * rank, worker, tuple(reversed(stack))),
                         {**base, "thread.id": str(tid), "thread.name": thread},
                         mean * 1.3,
                     )
@@ -391,6 +387,41 @@ class Invented:
             take((1000 + place, 0, tuple(reversed(stack))), label, weight * wave)
         return [(labels[key], key[2], count) for key, count in counts.items()]
 
+    def ranks(self, second: int) -> list[dict[str, str]]:
+        """Attributes of the trainer's processes in this second."""
+        if self.node != "gpu-node-07" or self.restart <= second < self.restart + 12:
+            return []
+        pid = 4012 if second < self.restart else 9377
+        base = {
+            "process.executable.name": "python3",
+            "gpustrobe.process.script": "train.py",
+            "k8s.pod.name": "llm-train-0",
+            "k8s.namespace.name": "research",
+            "container.name": "trainer",
+        }
+        return [{**base, "process.pid": str(pid + rank)} for rank in range(2)]
+
+    def device(self, second: int) -> list[dict[str, int]]:
+        """Device time of each GPU: all idle, asserted by nobody, while the trainer is away."""
+        if not self.ranks(second):
+            return []
+        return [invented_gpu.device_time(second, rank, random.Random(f"{second}-{rank}")) for rank in range(2)]
+
+    def gpu_windows(self, profiles: ProfilesBuilder, second: int, dice: random.Random) -> None:
+        depth, rows = invented_gpu.stall(second), {}
+        if self.node != "gpu-node-07":
+            return
+        for rank, (base, parts) in enumerate(zip(self.ranks(second), self.device(second), strict=True)):
+            gpu = {**base, "gpu.uuid": GPUS[rank][0], "gpu.index": str(rank)}
+            for kind, more in invented_gpu.kernel_rows(parts, depth, gpu, rank, dice).items():
+                rows.setdefault(kind, []).extend(more)
+            rows.setdefault(("gpu_idle", "nanoseconds"), []).extend(
+                invented_gpu.idle_rows(parts["idle"], depth, gpu, rank, dice)
+            )
+            rows.setdefault(("off_cpu", "nanoseconds"), []).extend(invented_gpu.wait_rows(depth, base, dice))
+        for kind, samples in rows.items():
+            profiles.window(second, samples, kind, period=1)
+
     def batch(self, seconds: range) -> list[tuple[str, bytes]]:
         profiles, metrics = ProfilesBuilder(self.resource), MetricsBuilder(self.resource)
         some = False
@@ -401,6 +432,7 @@ class Invented:
             dice = random.Random(f"{self.node}-{second}")
             rows = self.rows(second, dice)
             profiles.window(second, rows)
+            self.gpu_windows(profiles, second, dice)
             self.readings(metrics, second, dice, sum(count for *_, count in rows))
         return [("v1development/profiles", profiles.bytes()), ("v1/metrics", metrics.bytes())] if some else []
 
@@ -427,16 +459,19 @@ class Invented:
         metrics.gauge("gpustrobe.agent.state", at, 1.0, gpu="ok" if gpu else "no NVIDIA driver on this machine")
         if not gpu:
             return
-        down = self.restart <= second < self.restart + 12
+        down = not self.ranks(second)
+        metrics.gauge("gpustrobe.gpu.duty", at, invented_gpu.RECORDED, "1")
+        metrics.gauge("gpustrobe.gpu.budget", at, 0.01, "1")
+        device = self.device(second)
         for index, (uuid, name) in enumerate(GPUS):
             at_gpu = {"gpu__uuid": uuid, "gpu__index": str(index), "gpu__name": name}
-            busy = (
-                0.0
-                if down
-                else max(0.0, dice.gauss(3, 2))
-                if starving(second) and index == 0
-                else min(100.0, dice.gauss(93 - 11 * index, 3))
-            )
+            parts = device[index] if device else {}
+            busy = 0.0 if down else 100 - (parts["idle"] + parts["unknown"]) / 1e7
+            for name, value in parts.items():
+                metrics.gauge(f"gpu.time.{name}", at, float(value), "ns/s", **at_gpu)
+            if parts:
+                metrics.gauge("gpu.time.recorded", at, invented_gpu.RECORDED, "1", **at_gpu)
+                metrics.gauge("gpu.time.counted", at, 1.0, "1", **at_gpu)
             for metric, unit, value in (
                 ("gpu.utilization", "%", round(busy)),
                 ("gpu.memory.utilization", "%", round(busy * 0.55)),
@@ -446,7 +481,7 @@ class Invented:
                 ("gpu.clock.memory", "MHz", 2619),
                 ("gpu.clock.graphics", "MHz", 1980 if busy > 5 else 1410),
                 ("gpu.clock.video", "MHz", 1545),
-                ("gpu.power", "W", 95 + busy * 5.6 + dice.gauss(0, 8)),
+                ("gpu.power", "W", 95 + (0 if down else parts["compute"] / 1e7) * 5.4 + busy * 0.8 + dice.gauss(0, 8)),
                 ("gpu.power.limit", "W", 700),
                 ("gpu.temperature", "Cel", 36 + busy * 0.3),
                 ("gpu.pcie.tx", "By/s", busy * 2.1e7),
@@ -455,7 +490,7 @@ class Invented:
                 metrics.gauge(metric, at, float(value), unit, **at_gpu)
             if not down:
                 process = {
-                    "process__pid": "4012" if second < self.restart else "9377",
+                    "process__pid": self.ranks(second)[index]["process.pid"],
                     "process__executable__name": "python3",
                     **at_gpu,
                 }

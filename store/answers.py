@@ -11,6 +11,7 @@ from gpustrobe.store.content import Contents
 from gpustrobe.store.database import Limits
 from gpustrobe.store.errors import QueryError, TooLarge
 from gpustrobe.store.finding import finding
+from gpustrobe.store.kernels import gpu_estimate, kernels
 from gpustrobe.store.question import Question, read_flag, read_number, read_question
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ PARAMETERS = {
     "marks": COMMON,
     "processes": COMMON,
     "finding": COMMON,
+    "kernels": (COMMON - {"type"}) | {"focus", "exclude", "limit"},
 }
 
 
@@ -96,7 +98,22 @@ class Answers:
         )
         nodes = health.nodes_in(reader, question)
         account, _ = health.books(reader, question)
-        return {**answer, "cores": health.cores_of(self.engine.state, nodes), "books": account}
+        answer |= {"cores": health.cores_of(self.engine.state, nodes), "books": account}
+        if question.type.startswith("gpu_"):
+            filters = {name: params.get(name, "") for name in ("focus", "exclude")}
+            answer["estimate"] = gpu_estimate(reader, self.contents, question, **filters)
+        return answer
+
+    def _kernels(self, reader, question, params):
+        _filters(params)
+        return kernels(
+            reader,
+            self.contents,
+            question,
+            focus=params.get("focus", ""),
+            exclude=params.get("exclude", ""),
+            limit=int(read_number(params, "limit", 200, 1, 5_000)),
+        )
 
     def _top(self, reader, question, params):
         return query.top(

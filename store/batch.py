@@ -8,7 +8,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
-from gpustrobe.store.schema import ATTRIBUTE_LABEL, NUMBER_LABELS, TEXT_LABELS
+from gpustrobe.store.schema import ATTRIBUTE_LABEL, MAP_LABELS, NUMBER_LABELS, TEXT_LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -113,7 +113,7 @@ def label_set(attributes: Mapping[str, str]) -> LabelSet:
     for name, value in attributes.items():
         label = ATTRIBUTE_LABEL.get(name)
         if label is None:
-            rest.append((name, value))
+            rest.append((MAP_LABELS.get(name, name), value))
         elif label == "container":
             known[label] = value if name == "container.name" or label not in known else known[label]
         else:

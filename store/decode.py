@@ -28,6 +28,8 @@ EARLIEST = 1_577_836_800_000_000_000  # 2020-01-01
 DAY = 86_400_000_000_000
 SECOND = 1_000_000_000
 MAX_DEPTH = 4096  # frames of a stack, inlined ones included; the agent's own limit is 384 frames before inlining
+# Frames of what runs on a device have no source file; in its place stands the full name (docs/architecture.md).
+DEVICE_KINDS = ("cuda", "collective", "copy")
 _TYPE_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 # Attributes of our own agent's resource that are no labels of its samples.
@@ -121,9 +123,9 @@ class _Dictionary:
     def _read_frames(self, dictionary: ProfilesDictionary) -> None:
         modules = [self.string(item.filename_strindex).rsplit("/", 1)[-1] for item in dictionary.mapping_table] or [""]
         functions = [
-            (self.string(f.name_strindex) or self.string(f.system_name_strindex), self.string(f.filename_strindex))
+            (self.string(f.name_strindex), self.string(f.filename_strindex), self.string(f.system_name_strindex))
             for f in dictionary.function_table
-        ] or [("", "")]
+        ] or [("", "", "")]
         # A location is a run of frames, callers first: location_frames[starts[i]:starts[i + 1]].
         located, starts = [], [0]
         seen: dict[tuple, tuple[str, str]] = {}
@@ -134,7 +136,11 @@ class _Dictionary:
         self._expand(dictionary, np.array(located, dtype=np.int64), np.array(starts, dtype=np.int64))
 
     def _location(
-        self, location: object, modules: list[str], functions: list[tuple[str, str]], seen: dict[tuple, tuple[str, str]]
+        self,
+        location: object,
+        modules: list[str],
+        functions: list[tuple[str, str, str]],
+        seen: dict[tuple, tuple[str, str]],
     ) -> list[int]:
         mapping = location.mapping_index
         if not 0 <= mapping < len(modules):
@@ -149,10 +155,11 @@ class _Dictionary:
             index = line.function_index
             if not 0 <= index < len(functions):
                 raise out_of_range(index, len(functions), "function_table")
-            name, file = functions[index]
-            frames.append(
-                self._frame((name or _place(module, location.address), kind, module, file, reason), line.line)
-            )
+            name, file, system = functions[index]
+            if kind in DEVICE_KINDS and name:
+                file = file or (system if system != name else "")
+            name = name or system or _place(module, location.address)
+            frames.append(self._frame((name, kind, module, file, reason), line.line))
         if not frames:
             frames.append(self._frame((_place(module, location.address), kind, module, "", reason or "no symbol"), 0))
         return frames[::-1]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At most one sentence about a range: a GPU that was little used, and what the CPU did meanwhile. None where evidence
-is weak.
+"""At most one sentence about a range: a GPU that was idle (idle.py), or else little used, and what the CPU did meanwhile.
+None where evidence is weak.
 
-It says "utilization", never "idle": NVML's figure is the share of time in which any kernel ran, and gives no gaps.
+What is here says "utilization", never "idle": NVML's figure is the share of time in which any kernel ran, and gives no gaps.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gpustrobe.store import sql
 from gpustrobe.store.flame import by_frame
+from gpustrobe.store.idle import idle_finding
 from gpustrobe.store.match import Matcher
 from gpustrobe.store.query import read_profile, with_texts
 
@@ -34,6 +35,8 @@ SKIPPED_KINDS = ("kernel", "reason", "guessed")
 def finding(reader: Reader, contents: Contents, question: Question) -> dict[str, object] | None:
     if question.span.seconds > MAX_SECONDS:
         return None
+    if (idle := idle_finding(reader, contents, question)) is not None:
+        return idle
     low = _lowest(reader, question)
     if low is None:
         return None

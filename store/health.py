@@ -74,6 +74,8 @@ def _node(name: str, node: Node, now: int) -> dict[str, object]:
             "bpf_cores": bpf,
             "memory_bytes": latest("gpustrobe.agent.memory"),
             "cpu_share": own,
+            "gpu_duty": latest("gpustrobe.gpu.duty"),
+            "gpu_budget": latest("gpustrobe.gpu.budget"),
         },
         "gpus": [{"uuid": uuid, "index": index, "name": model} for uuid, (index, model) in gpus],
         "gpu_state": state or ("ok" if gpus else "no GPU readings have come from this node"),

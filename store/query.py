@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,15 +77,16 @@ def thread_name(labels: dict[str, object]) -> str:
     return labels["thread"] or (f"tid {labels['tid']}" if labels["tid"] >= 0 else "unnamed thread")
 
 
-def _top(rows: list[dict[str, object]]) -> Top:
-    """Processes of one comm and script are one node, their threads of one name too."""
-    processes: dict[tuple[str, str], int] = {}
+def _top(rows: list[dict[str, object]], by_gpu: bool = False) -> Top:
+    """Processes of one comm and script (and GPU, in GPU profiles) are one node, their threads of one name too."""
+    processes: dict[tuple[str, str, int], int] = {}
     threads: dict[tuple[int, str], int] = {}
     pids: dict[int, set] = defaultdict(set)
     tids: dict[int, set] = defaultdict(set)
     group_of = {}
     for row in rows:
-        process = processes.setdefault((process_name(row), row["script"]), len(processes))
+        gpu = row["gpu_index"] if by_gpu else -1
+        process = processes.setdefault((process_name(row), row["script"], gpu), len(processes))
         thread = threads.setdefault((process, thread_name(row)), len(threads))
         pids[process].add((row["node"], row["pid"]))
         tids[thread].add((row["node"], row["pid"], row["tid"]))
@@ -94,7 +95,9 @@ def _top(rows: list[dict[str, object]]) -> Top:
     order = sorted(threads, key=lambda key: key[0])
     place = {threads[key]: index for index, key in enumerate(order)}
     texts = [("all", "root", "", "")]
-    texts += [(name, "process", script, _count(pids[i], "pid", "processes")) for (name, script), i in processes.items()]
+    for (name, script, gpu), index in processes.items():
+        where = [_count(pids[index], "pid", "processes"), f"GPU {gpu}" if gpu >= 0 else ""]
+        texts.append((name, "process", script, ", ".join(filter(None, where))))
     texts += [(key[1], "thread", "", _count(tids[threads[key]], "tid", "threads")) for key in order]
     parents = [[-1], [0] * len(processes), [process + 1 for process, _ in order]]
     return Top(parents, texts, {series: place[thread] for series, thread in group_of.items()})
@@ -118,20 +121,10 @@ def read_profile(
 ) -> Profile:
     """`seconds`: only these Unix seconds of the range."""
     types = types_of(reader, question.type)
-    picked = question.picked(types.numbers)
-    text, parameters = picked.text, picked.parameters
-    if seconds is not None:
-        text, parameters = text + sql.IN_SECONDS, {**parameters, "seconds": seconds.tolist()}
-    data = reader.columns(sql.STACK_VALUES.format(picked=text), parameters)
-    series, stack, value = data["series"], data["stack"], data["value"]
-    all_total = int(value.sum())
-    period = _period(types, data["type"], value)
-    parts = contents.parts(reader, stack)
-    if focus or exclude:
-        kept = _focused(reader, parts, len(stack), focus, exclude)
-        series, stack, value = series[kept], stack[kept], value[kept]
-        parts = contents.parts(reader, stack)
-    top = _top(series_texts(reader, series))
+    rows = pick_rows(reader, contents, question, types, focus, exclude, seconds)
+    series, value, parts = rows.series, rows.value, rows.parts
+    period = rows.period
+    top = _top(series_texts(reader, series), by_gpu=question.type.startswith("gpu_"))
     known = np.array(sorted(top.group_of_series), dtype=np.int64)
     group = np.array([top.group_of_series[number] for number in known.tolist()], dtype=np.int64)[
         np.searchsorted(known, series)
@@ -139,7 +132,43 @@ def read_profile(
     climbed = [(climb(group[part.rows], part.leaf, value[part.rows], part.content), part.content) for part in parts]
     tree = merge(climbed, top.parents, lines)
     seconds_covered = covered(reader, question, types.numbers)
-    return Profile(tree, top, {}, types.unit, period, int(value.sum()), all_total, seconds_covered)
+    return Profile(tree, top, {}, types.unit, period, int(value.sum()), rows.all_total, seconds_covered)
+
+
+@dataclass(frozen=True, slots=True)
+class PickedRows:
+    """Sample rows of a range, (n,), summed by series and stack."""
+
+    series: NDArray[np.int64]
+    stack: NDArray[np.int64]
+    value: NDArray[np.int64]
+    parts: list[Part]
+    period: float
+    all_total: int  # without focus and exclude
+
+
+def pick_rows(
+    reader: Reader,
+    contents: Contents,
+    question: Question,
+    types: Types,
+    focus: str = "",
+    exclude: str = "",
+    seconds: NDArray[np.int64] | None = None,
+) -> PickedRows:
+    picked = question.picked(types.numbers)
+    text, parameters = picked.text, picked.parameters
+    if seconds is not None:
+        text, parameters = text + sql.IN_SECONDS, {**parameters, "seconds": seconds.tolist()}
+    data = reader.columns(sql.STACK_VALUES.format(picked=text), parameters)
+    series, stack, value = data["series"], data["stack"], data["value"]
+    all_total, period = int(value.sum()), _period(types, data["type"], value)
+    parts = contents.parts(reader, stack)
+    if focus or exclude:
+        kept = _focused(reader, parts, len(stack), focus, exclude)
+        series, stack, value = series[kept], stack[kept], value[kept]
+        parts = contents.parts(reader, stack)
+    return PickedRows(series, stack, value, parts, period, all_total)
 
 
 def covered(reader: Reader, question: Question, types: list[int]) -> float:
@@ -321,7 +350,9 @@ def stacks(
     rows = []
     for leaf, path in zip(order.tolist(), paths, strict=True):
         process, thread = profile.top.texts[-1 - path[1]], profile.top.texts[-1 - path[2]]
-        pid = process[3].removeprefix("pid ") if process[3].startswith("pid ") else ""  # of one process, not of merged ones
+        pid = (
+            process[3].removeprefix("pid ").split(",")[0] if process[3].startswith("pid ") else ""
+        )  # of one process, not of merged ones
         labels = {"comm": process[0], "script": process[2], "thread": thread[0], "pid": pid}
         rows.append(
             {
@@ -406,27 +437,40 @@ def processes(reader: Reader, question: Question) -> dict[str, object]:
                 "first_ms": first * 1000,
                 "last_ms": last * 1000,
                 "gpu_memory": 0,
+                "gpu_time": 0,
             },
         )
         process["value"] += value
         process["first_ms"] = min(process["first_ms"], first * 1000)
         process["last_ms"] = max(process["last_ms"], last * 1000 + 1000)
     _add_memory(reader, question, found)
+    _add_gpu_time(reader, question, found)
     return {
         "rows": sorted(found.values(), key=lambda process: (-process["value"], process["pid"]))[:1000],
         "count": len(found),
     }
 
 
+def _add_gpu_time(reader: Reader, question: Question, found: dict[tuple, dict[str, object]]) -> None:
+    """Device time of each process; 0 = none was measured."""
+    rows, values = _by_series(reader, replace(question, type="gpu_time"))
+    spent: Counter = Counter()
+    for row in rows:
+        spent[(row["node"], row["pid"])] += values[row["series"]][0]
+    for process in found.values():
+        process["gpu_time"] = spent.get((process["node"], process["pid"]), 0)
+
+
 def _add_memory(reader: Reader, question: Question, found: dict[tuple, dict[str, object]]) -> None:
     """GPU memory of each process: the mean over the range, summed over GPUs."""
-    parameters = {
+    conditions, parameters = question.node_conditions()
+    parameters |= {
         "first": question.span.first,
         "last": question.span.last,
         "name": "gpu.process.memory",
         "step": 1 << 62,
     }
-    data = reader.columns(sql.READINGS.format(among=""), parameters)
+    data = reader.columns(sql.READINGS.format(among=sql.among_series(conditions)), parameters)
     if not len(data["metric"]):
         return
     held: Counter = Counter()
@@ -437,8 +481,20 @@ def _add_memory(reader: Reader, question: Question, found: dict[tuple, dict[str,
     for metric, mean in zip(data["metric"].tolist(), data["mean"].tolist(), strict=True):
         _, _, _, _, node, _, _, pid, _, _ = metric_labels[metric]
         held[(node, pid)] += mean
+    if all(matcher.label == "node" for matcher in question.matchers):
+        _add_silent(found, held, {(row[4], row[7]): row[8] for row in metric_labels.values()})
     for process in found.values():
         process["gpu_memory"] = held.get((process["node"], process["pid"]), 0)
+
+
+def _add_silent(found: dict, held: Counter, comms: dict[tuple, str]) -> None:
+    """Processes that hold GPU memory and had no sample: no value, no times."""
+    sampled = {(process["node"], process["pid"]) for process in found.values()}
+    for node, pid in sorted(set(held) - sampled):
+        if pid >= 0 and held[(node, pid)] > 0:
+            texts = {"node": node, "pid": pid, "comm": comms[(node, pid)], "script": "", "container": "", "pod": ""}
+            times = {"value": 0, "first_ms": None, "last_ms": None, "gpu_memory": 0, "gpu_time": 0}
+            found[(node, pid, texts["comm"], "", "")] = {**texts, **times}
 
 
 def check_type(name: str) -> str:

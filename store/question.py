@@ -86,6 +86,10 @@ class Question:
     def conditions(self) -> tuple[str, dict[str, object]]:
         return match.conditions(list(self.matchers))
 
+    def device_conditions(self) -> tuple[str, dict[str, object]]:
+        """What the matchers say of GPUs; for readings, which know no thread."""
+        return match.conditions([matcher for matcher in self.matchers if matcher.label in ("node", "gpu", "gpu_index")])
+
     def node_conditions(self) -> tuple[str, dict[str, object]]:
         """What the matchers say of nodes alone; for tables that know nothing else."""
         return match.conditions([matcher for matcher in self.matchers if matcher.label == "node"])

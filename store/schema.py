@@ -25,6 +25,8 @@ TEXT_LABELS = {
 }
 NUMBER_LABELS = {"pid": ("process.pid",), "tid": ("thread.id",), "gpu_index": ("gpu.index",)}
 LABELS = (*TEXT_LABELS, *NUMBER_LABELS)
+# Labels in the map whose name is not the attribute's.
+MAP_LABELS = {"gpu.stream": "stream", "gpu.category": "category", "gpu.graph": "graph"}
 ATTRIBUTE_LABEL = {name: label for label, names in {**TEXT_LABELS, **NUMBER_LABELS}.items() for name in names}
 
 # Sample type on the wire -> its name in the store; any other type keeps its own name.

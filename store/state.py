@@ -23,6 +23,8 @@ LATEST = (
     "gpustrobe.agent.bpf",
     "gpustrobe.agent.memory",
     "gpustrobe.agent.state",
+    "gpustrobe.gpu.duty",
+    "gpustrobe.gpu.budget",
     "system.cpu.logical.count",
 )
 _NODE, _GPU, _GPU_INDEX = LABELS.index("node"), LABELS.index("gpu"), LABELS.index("gpu_index")
@@ -32,7 +34,7 @@ _NODE, _GPU, _GPU_INDEX = LABELS.index("node"), LABELS.index("gpu"), LABELS.inde
 class Node:
     first: int = 0  # Unix ns
     last: int = 0
-    total: int = 0
+    total: int = 0  # CPU samples; values of other types are no counts
     types: set[str] = field(default_factory=set)
     latest: dict[str, tuple[int, float, str]] = field(default_factory=dict)  # metric -> time, value, text
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)  # uuid -> index, name
@@ -60,7 +62,7 @@ class State:
         for name, kind, first, last, total in connection.execute(sql.NODE_SPANS).fetchall():
             node = nodes.setdefault(name, Node())
             node.saw(first, last)
-            node.total += total
+            node.total += total if types[kind] == "cpu" else 0
             node.types.add(types[kind])
         for name, first, last in connection.execute(sql.METRIC_SPANS).fetchall():
             nodes.setdefault(name, Node()).saw(first, last)
@@ -82,8 +84,9 @@ class State:
             for window in batch.windows:
                 node = self.nodes.setdefault(window.node, Node())
                 node.saw(window.start, window.start + window.duration)
-                node.total += window.total
-                node.types.add(batch.types[window.type].name)
+                kind = batch.types[window.type].name
+                node.total += window.total if kind == "cpu" else 0
+                node.types.add(kind)
             for name, attributes in batch.resources:
                 self.nodes.setdefault(name, Node()).resource = dict(attributes)
             if batch.readings is not None:

@@ -19,6 +19,7 @@ from gpustrobe.proto.otlp import (
 
 SECOND = 1_000_000_000
 PERIOD = 9_973_013
+DEVICE_KINDS = ("cuda", "collective", "copy")
 
 
 class F(NamedTuple):
@@ -49,7 +50,7 @@ class ProfilesBuilder:
         for name, value in {"service.name": "gpustrobe", "service.version": "0.1.0", **(resource or {})}.items():
             self.resource.resource.attributes.add(key=name).value.string_value = value
         self.scope = self.resource.scope_profiles.add()
-        self.strings, self.mappings, self.functions = _Table(""), _Table(0), _Table((0, 0))
+        self.strings, self.mappings, self.functions = _Table(""), _Table(0), _Table((0, 0, 0))
         self.attributes, self.locations, self.stacks = _Table((0, "")), _Table(None), _Table(())
 
     def window(
@@ -82,7 +83,11 @@ class ProfilesBuilder:
         attributes = [self.attribute("gpustrobe.frame.kind", frame.kind)]
         if frame.reason:
             attributes.append(self.attribute("gpustrobe.frame.reason", frame.reason))
-        function = self.functions((self.strings(frame.name), self.strings(frame.file)))
+        # Of what runs on a device, `file` is its full name (docs/architecture.md, "GPU data on the wire").
+        full = frame.file if frame.kind in DEVICE_KINDS else ""
+        function = self.functions(
+            (self.strings(frame.name), self.strings("" if full else frame.file), self.strings(full))
+        )
         mapping = self.mappings(self.strings(frame.module)) if frame.module else 0
         return self.locations((mapping, function, frame.line, tuple(attributes)))
 
@@ -94,8 +99,8 @@ class ProfilesBuilder:
         table.link_table.add()
         for filename in self.mappings.index:
             table.mapping_table.add(filename_strindex=filename)
-        for name, file in self.functions.index:
-            table.function_table.add(name_strindex=name, filename_strindex=file)
+        for name, file, full in self.functions.index:
+            table.function_table.add(name_strindex=name, filename_strindex=file, system_name_strindex=full)
         for key, value in self.attributes.index:
             item = KeyValueAndUnit(key_strindex=key)
             if key:

@@ -100,8 +100,11 @@ def test_documented_fields_are_there(client):
         .gauge("gpu.utilization", NOW - 5, 1.0, "%", gpu__uuid="GPU-1", gpu__index="0", gpu__name="H100")
         .bytes(),
     )
+    launched = ({"gpu.uuid": "GPU-1", "gpu.index": "0"}, (F("kernel", "cuda"), F("step", "python", "", "a.py", 3)), 10)
+    gpu = ProfilesBuilder({"host.name": "n"}).window(NOW - 5, [launched], ("gpu_time", "nanoseconds"))
+    client.post("/v1development/profiles", gpu.bytes())
     text = DOCS.read_text()
-    for name, extra in (("status", ""), ("flamegraph", ""), ("series", "?name=gpu.utilization")):
+    for name, extra in (("status", ""), ("flamegraph", ""), ("kernels", ""), ("series", "?name=gpu.utilization")):
         section = text.split(f"## GET /api/v1/{name}")[1]
         block = re.search(r"```json\n(.*?)```", section, re.DOTALL)[1].replace("[..]", "[0]")
         expected, found = json.loads(block), client.get(f"/api/v1/{name}{extra}").json()

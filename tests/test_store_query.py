@@ -396,6 +396,8 @@ def test_status_of_nodes(engine):
         "bpf_cores": 0.01,
         "memory_bytes": 9e7,
         "cpu_share": pytest.approx(0.0075),
+        "gpu_duty": None,
+        "gpu_budget": None,
     }
     # A store that starts again reads the same from disk.
     engine.call(lambda: engine.state.load(engine._connection, NOW * 10**9)).result()
