@@ -219,7 +219,11 @@ def _used(columns: Sequence[NDArray]) -> tuple[NDArray, list[NDArray]]:
 
 
 def _fold(window: Window, labels: NDArray, stack: NDArray) -> ProfileWindow:
-    """Rows that now have the same labels and stack summed."""
+    """Rows that now have the same labels and stack summed, unless each has a mark of its own."""
+    if window.sample_type in ("launch", "moment"):
+        mark = np.zeros(0, np.uint64) if window.mark is None else window.mark
+        rows = (labels.astype(np.uint32), stack.astype(np.uint32), window.value)
+        return ProfileWindow(window.sample_type, window.start_unix, window.duration, window.period, *rows, mark=mark)
     size = int(stack.max(initial=0)) + 1
     key, value = labels.astype(np.int64) * size + stack, window.value.astype(np.uint64)
     order = np.argsort(key, kind="stable")

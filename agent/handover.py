@@ -177,6 +177,7 @@ def window_from(record: loader.WindowRecord) -> Window:
         books=books_from(record.books),
         codes=codes_from(record),
         jits=jits_from(record),
+        mark=column(record.mark, record.n_rows, "<u8") if record.mark else None,
     )
 
 

@@ -143,7 +143,7 @@ class Window:
     start_unix: int
     duration: int
     period: int  # ns per sample
-    sample_type: str  # "cpu" or "off_cpu"
+    sample_type: str  # "cpu", "off_cpu"; "launch" and "moment" (bpf/core.h, gs_window.mark) never leave the agent
     stack: NDArray[np.uint32]
     thread: NDArray[np.uint32]  # ids into threads, which know their process
     value: NDArray[np.uint64]  # sum of gs_sample.value: samples, or ns
@@ -157,6 +157,7 @@ class Window:
     books: Books
     codes: list[PythonCode] = field(default_factory=list)
     jits: list[JitName] = field(default_factory=list)
+    mark: NDArray[np.uint64] | None = None  # then rows are not summed
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class ProfileWindow:
     stack: NDArray[np.uint32]
     value: NDArray[np.uint64]
     books: Books | None = None
+    mark: NDArray[np.uint64] | None = None
 
 
 @dataclass(frozen=True, slots=True)

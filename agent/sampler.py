@@ -19,6 +19,8 @@ from gpustrobe.agent.handover import close_files, window_from
 from gpustrobe.bpf import loader
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpustrobe.agent.model import Window
 
 MAX_HZ = 20_000
@@ -62,6 +64,7 @@ class SamplerOptions:
     kernel_stacks: bool = True
     off_cpu: bool = False  # time waits too: each second then has a second window, of type off_cpu
     off_cpu_threshold: float = 0.001  # seconds; shorter waits are only counted
+    launches: bool = False  # stacks of kernel launches: windows of types launch and moment too (bpf/core.h)
     bpf_stats: bool = True  # let the kernel time the BPF programs while the sampler runs
     proc_root: str = "/proc"
     offsets: tuple[int, ...] = ()  # struct gs_offsets of a kernel without BTF; empty = BTF, else BCC
@@ -84,6 +87,7 @@ def option_flags(options: SamplerOptions) -> int:
         | (loader.KERNEL_STACKS if options.kernel_stacks else 0)
         | (loader.STATS if options.bpf_stats else 0)
         | (loader.OFF_CPU if options.off_cpu else 0)
+        | (loader.LAUNCHES if options.launches else 0)
     )
 
 
@@ -118,6 +122,7 @@ def c_options(options: SamplerOptions, keep: list[Any]) -> loader.Options:
         mapping_rows=options.mapping_rows,
         wait_threshold_us=round(options.off_cpu_threshold * 1e6),
         off_cpu_path=os.fsencode(loader.find("offcpu.bpf.o")),
+        launch_path=os.fsencode(loader.find("launch.bpf.o")),
         **{name: getattr(options, name) for name in sizes},
     )
 
@@ -213,6 +218,19 @@ class Sampler:
                 return dict(self._last)
             self._core.gs_core_counters(self._handle, values, len(names))
         return dict(zip(names, values, strict=True))
+
+    def probe_launches(self, path: str, file_offset: int) -> None:
+        """Takes the stacks of calls to the function there, in all processes that map the file. OSError if it cannot."""
+        if self._handle is not None:
+            error = self._core.gs_core_probe_launches(self._handle, os.fsencode(path), file_offset)
+            if error:
+                raise OSError(error, os.strerror(error), path)
+
+    def watch_moments(self, tids: Sequence[int]) -> None:
+        """From now on samples and waits of these threads come as moments too."""
+        with self._counting:
+            if self._handle is not None:
+                self._core.gs_core_watch_moments(self._handle, (ctypes.c_uint32 * max(1, len(tids)))(*tids), len(tids))
 
     def feed(self, record: bytes) -> None:
         """Tests, with loader.NO_KERNEL: one ring record."""

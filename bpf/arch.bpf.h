@@ -8,6 +8,8 @@
 #define REGS_SP(r) ((r)->sp)
 #define REGS_FP(r) ((r)->bp)
 #define REGS_USER(r) (((r)->cs & 3) == 3)
+#define REGS_ARGUMENT1(r) ((r)->di)
+#define REGS_ARGUMENT2(r) ((r)->si)
 #define REGS_64BIT(r) ((r)->cs != 0x23) /* __USER32_CS: ia32 programs on a 64-bit kernel */
 #define STRIP_POINTER_AUTH(a) (a)
 /* By DWARF number: rax rdx rcx rbx rsi rdi rbp rsp r8 ... r15 */
@@ -30,6 +32,8 @@
 #define REGS_SP(r) ((r)->sp)
 #define REGS_FP(r) ((r)->regs[29])
 #define REGS_USER(r) (((r)->pstate & 0xf) == 0)
+#define REGS_ARGUMENT1(r) ((r)->regs[0])
+#define REGS_ARGUMENT2(r) ((r)->regs[1])
 #define REGS_64BIT(r) (!((r)->pstate & 0x10))
 #define STRIP_POINTER_AUTH(a) ((a) & ((1ULL << 48) - 1))
 #error "unwind rules of arm64 (rules.h knows rsp and rbp) are still to be written"

@@ -199,6 +199,12 @@ void gs_end_window(struct gs_core *core, int from_kernel, int last)
 		close_books(&core->waits->books);
 		queue_window(core, GS_TYPE_OFF_CPU, &core->waits->rows, &core->waits->books);
 	}
+	if (core->launches) {
+		struct gs_books none = { 0 };
+
+		queue_window(core, GS_TYPE_LAUNCH, &core->launches->rows, &none);
+		queue_window(core, GS_TYPE_MOMENT, &core->launches->moments, &none);
+	}
 	core->windows++;
 	if (gs_epoch_nearly_full(e) || (core->mappings && gs_mappings_wants_epoch(core->mappings)))
 		next_epoch(core);

@@ -43,7 +43,8 @@ static void set_limits(struct gs_core *core, const struct gs_options *options)
 	core->limits.threads = or_default(options->max_threads, 32768);
 	core->limits.processes = core->limits.threads;
 	core->rows.limit = or_default(options->max_rows, 65536);
-	core->queue.size = or_default(options->max_windows, 16) * (options->flags & GS_OPTION_OFF_CPU ? GS_TYPE_COUNT : 1);
+	core->queue.size = or_default(options->max_windows, 16) *
+			   (1 + !!(options->flags & GS_OPTION_OFF_CPU) + 2 * !!(options->flags & GS_OPTION_LAUNCHES));
 	core->queue.max_epochs = 3;
 }
 
@@ -151,6 +152,19 @@ static int open_waits(struct gs_core *core, const struct gs_options *options, st
 	return 0;
 }
 
+static int open_launches(struct gs_core *core, const struct gs_options *options, struct gs_error *error)
+{
+	if (!(options->flags & GS_OPTION_LAUNCHES))
+		return 0;
+	core->launches = gs_launches_open(core, options, error);
+	if (!core->launches || (options->flags & GS_OPTION_NO_KERNEL))
+		return core->launches ? 0 : -1;
+	if (ring_buffer__add(core->ring, core->launches->ring, on_record, core) ||
+	    watch_descriptor(core->epoll, core->launches->ring, EPOLLIN | EPOLLET))
+		return gs_fail(error, GS_FAULT_memory, errno, "the ring buffer of launches could not be mapped: %s", strerror(errno));
+	return 0;
+}
+
 struct gs_core *gs_core_open(const struct gs_options *options, struct gs_error *error)
 {
 	struct gs_core *core;
@@ -177,7 +191,8 @@ struct gs_core *gs_core_open(const struct gs_options *options, struct gs_error *
 	pthread_cond_init(&core->ready, &monotonic);
 	pthread_condattr_destroy(&monotonic);
 	if (open_tables(core, options, error) ||
-	    (!(options->flags & GS_OPTION_NO_KERNEL) && open_kernel_side(core, options, error)) || open_waits(core, options, error)) {
+	    (!(options->flags & GS_OPTION_NO_KERNEL) && open_kernel_side(core, options, error)) || open_waits(core, options, error) ||
+	    open_launches(core, options, error)) {
 		gs_core_close(core);
 		return NULL;
 	}
@@ -238,6 +253,7 @@ void gs_core_close(struct gs_core *core)
 	gs_mappings_close(core->mappings);
 	gs_tables_close(core->tables);
 	gs_waits_close(core->waits);
+	gs_launches_close(core->launches);
 	gs_kernel_close(&core->kernel);
 	close_descriptor(core->epoll);
 	close_descriptor(core->timer);
@@ -353,6 +369,25 @@ static void count_waits(struct gs_waits *w, uint64_t *c)
 	c[GS_COUNTER_waiting_bytes] = w->bytes;
 }
 
+static void count_launches(struct gs_launches *l, uint64_t *c)
+{
+	struct gs_run_times times = gs_run_times(l->object, "launch");
+	struct gs_launch_counters now = { 0 };
+
+	gs_launches_counters(l, &now);
+	c[GS_COUNTER_bpf_time_ns] += times.time_ns;
+	c[GS_COUNTER_bpf_map_bytes] += l->map_bytes;
+	c[GS_COUNTER_verified_instructions] += times.verified;
+	c[GS_COUNTER_launch_time_ns] = times.time_ns;
+	c[GS_COUNTER_launches_entered] = now.entered;
+	c[GS_COUNTER_launches_filtered] = now.filtered;
+	c[GS_COUNTER_launches_walked] = now.walked;
+	c[GS_COUNTER_launches_scratch_busy] = now.scratch_busy;
+	c[GS_COUNTER_launches_ring_full] = now.ring_full;
+	c[GS_COUNTER_launches_lost] = l->lost;
+	c[GS_COUNTER_moments_lost] = l->moments_lost;
+}
+
 static void count_core(struct gs_core *core, uint64_t *c)
 {
 	c[GS_COUNTER_delivered] = core->delivered;
@@ -378,6 +413,8 @@ uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room)
 	count_kernel(core, all);
 	if (core->waits)
 		count_waits(core->waits, all);
+	if (core->launches)
+		count_launches(core->launches, all);
 	count_core(core, all);
 	if (core->mappings)
 		memcpy(all + GS_COUNTER_COUNT, gs_mappings_counters(core->mappings), GS_MAPPING_COUNTER_COUNT * sizeof(uint64_t));
@@ -386,6 +423,20 @@ uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room)
 	pthread_mutex_unlock(&core->lock);
 	memcpy(out, all, (room < n ? room : n) * sizeof(uint64_t));
 	return n;
+}
+
+int gs_core_probe_launches(struct gs_core *core, const char *path, uint64_t file_offset)
+{
+	return core->launches ? gs_launches_attach(core->launches, path, file_offset) : EINVAL;
+}
+
+void gs_core_watch_moments(struct gs_core *core, const uint32_t *tids, uint32_t n)
+{
+	if (!core->launches)
+		return;
+	pthread_mutex_lock(&core->lock);
+	gs_launches_watch(core->launches, tids, n);
+	pthread_mutex_unlock(&core->lock);
 }
 
 int gs_core_settled(struct gs_core *core, uint32_t timeout_ms)

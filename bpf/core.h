@@ -47,6 +47,7 @@ enum gs_option_flag {
 	GS_OPTION_NO_KERNEL = 16,     /* no BPF at all: records come from gs_core_feed, windows end by gs_core_cut (tests) */
 	GS_OPTION_STALL = 32,         /* never drain before stop (tests: ring_full) */
 	GS_OPTION_OFF_CPU = 64,       /* time waits too: each second has a second window, of sample type off_cpu */
+	GS_OPTION_LAUNCHES = 128,     /* kernel launches: each second has windows of sample types launch and moment too */
 };
 
 struct gs_options {
@@ -71,6 +72,7 @@ struct gs_options {
 	uint32_t unwind_share; /* thousandths of one core that building unwind rows may take; 0 = 200 */
 	uint32_t wait_threshold_us; /* off-CPU: shorter waits are only counted */
 	const char *off_cpu_path; /* offcpu.bpf.o */
+	const char *launch_path;  /* launch.bpf.o */
 };
 
 struct gs_core;
@@ -123,7 +125,7 @@ struct gs_thread_record {
 	uint32_t wait; /* enum gs_wait_kind of bpf/wait.h: its rows are waits of this kind; 0 in CPU windows */
 };
 
-enum gs_sample_type { GS_TYPE_CPU, GS_TYPE_OFF_CPU, GS_TYPE_COUNT };
+enum gs_sample_type { GS_TYPE_CPU, GS_TYPE_OFF_CPU, GS_TYPE_LAUNCH, GS_TYPE_MOMENT, GS_TYPE_COUNT };
 
 struct gs_file_record;
 
@@ -145,6 +147,8 @@ struct gs_window {
 	uint32_t *stack; /* n_rows */
 	uint32_t *thread;
 	uint64_t *value;
+	uint64_t *mark; /* launch and moment, else NULL: rows are not summed. launch: the correlation id, value 16.16 launches the
+			 * stack stands for; moment: CLOCK_MONOTONIC ns it began at, value ns it lasted */
 	struct gs_frame *frames;
 	uint32_t *stack_ends;   /* n_stacks: end of each stack in stack_frames */
 	uint32_t *stack_frames; /* frame ids, leaf first */
@@ -160,6 +164,11 @@ struct gs_window {
  * descriptors in it are the caller's. */
 GS_API int gs_core_take(struct gs_core *core, uint32_t timeout_ms, struct gs_window *out);
 GS_API void gs_window_free(struct gs_window *window);
+
+/* GS_OPTION_LAUNCHES: probes a function in all processes that map this file, for as long as the core lives. 0, or an errno. */
+GS_API int gs_core_probe_launches(struct gs_core *core, const char *path, uint64_t file_offset);
+/* These threads' samples and waits come as moments too, one row each; replaces the threads given before. At most 4096. */
+GS_API void gs_core_watch_moments(struct gs_core *core, const uint32_t *tids, uint32_t n);
 
 /* Totals since open. X(name, what a person reads) */
 #define GS_COUNTERS(X) \
@@ -187,6 +196,14 @@ GS_API void gs_window_free(struct gs_window *window);
 	X(waits_without_stack, "waits shown without a stack") \
 	X(waits_came_unseen, "threads that came to a CPU without the off-CPU program being run") \
 	X(waits_left_unseen, "threads that left a CPU without the off-CPU program being run") \
+	X(launches_entered, "launches whose stack the injected library asked for") \
+	X(launches_filtered, "... of processes that are not watched") \
+	X(launches_walked, "... whose stack was taken") \
+	X(launches_scratch_busy, "stacks of launches not taken: the scratch was in use") \
+	X(launches_ring_full, "stacks of launches that found no room in the ring") \
+	X(launches_lost, "stacks of launches that found no room in a table or window") \
+	X(launch_time_ns, "time in the program on launches, as the kernel measures it") \
+	X(moments_lost, "moments that found no room in a window") \
 	X(waiting_threads, "threads whose waits are known") \
 	X(waiting_bytes, "memory of their stacks") \
 	X(replays, "samples walked again once their process had its table") \

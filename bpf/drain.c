@@ -67,6 +67,8 @@ static void finish(struct gs_core *core)
 	gs_timers_disable(&core->timers);
 	if (core->waits)
 		gs_waits_stop(core->waits);
+	if (core->launches)
+		gs_launches_detach(core->launches);
 	drain(core, 1);
 	pthread_mutex_lock(&core->lock);
 	core->window_end = core->drain_time > core->window_start ? core->drain_time : core->window_start + 1;
@@ -79,12 +81,12 @@ static void finish(struct gs_core *core)
 void *gs_drain_thread(void *argument)
 {
 	struct gs_core *core = argument;
-	struct epoll_event events[3];
+	struct epoll_event events[8];
 	uint64_t ticks, followed = gs_now();
 
 	set_timer(core);
 	while (!__atomic_load_n(&core->stopping, __ATOMIC_ACQUIRE)) {
-		if (epoll_wait(core->epoll, events, 3, -1) < 0 && errno != EINTR)
+		if (epoll_wait(core->epoll, events, 8, -1) < 0 && errno != EINTR)
 			break;
 		if (read(core->timer, &ticks, sizeof(ticks)) < 0 && errno != EAGAIN)
 			break;

@@ -17,7 +17,7 @@ from gpustrobe.bpf.drops import DROPS
 CORE_VERSION = 3
 
 # enum gs_option_flag
-FILTER, CHILDREN, KERNEL_STACKS, STATS, NO_KERNEL, STALL, OFF_CPU = 1, 2, 4, 8, 16, 32, 64
+FILTER, CHILDREN, KERNEL_STACKS, STATS, NO_KERNEL, STALL, OFF_CPU, LAUNCHES = 1, 2, 4, 8, 16, 32, 64, 128
 
 # enum gs_fault, in order
 FAULTS = (
@@ -40,7 +40,7 @@ DETAILS = ("stat", "comm", "cmdline", "cgroup", "exe", "nspid")
 
 
 # enum gs_sample_type and enum gs_wait_kind, in order
-SAMPLE_TYPES = ("cpu", "off_cpu")
+SAMPLE_TYPES = ("cpu", "off_cpu", "launch", "moment")
 WAITS = ("", "sleep", "disk", "preempted", "stopped")
 
 
@@ -71,6 +71,7 @@ class Options(Structure):
         ("unwind_share", c_uint32),
         ("wait_threshold_us", c_uint32),
         ("off_cpu_path", c_char_p),
+        ("launch_path", c_char_p),
     )
 
 
@@ -203,6 +204,7 @@ class WindowRecord(Structure):
         ("stack", POINTER(c_uint32)),
         ("thread", POINTER(c_uint32)),
         ("value", POINTER(c_uint64)),
+        ("mark", POINTER(c_uint64)),
         ("frames", POINTER(RawFrameRecord)),
         ("stack_ends", POINTER(c_uint32)),
         ("stack_frames", POINTER(c_uint32)),
@@ -223,6 +225,8 @@ _SIGNATURES = {
     "gs_core_close": (None, (ctypes.c_void_p,)),
     "gs_core_take": (c_int, (ctypes.c_void_p, c_uint32, POINTER(WindowRecord))),
     "gs_window_free": (None, (POINTER(WindowRecord),)),
+    "gs_core_probe_launches": (c_int, (ctypes.c_void_p, c_char_p, c_uint64)),
+    "gs_core_watch_moments": (None, (ctypes.c_void_p, POINTER(c_uint32), c_uint32)),
     "gs_core_counters": (c_uint32, (ctypes.c_void_p, POINTER(c_uint64), c_uint32)),
     "gs_core_counter_name": (c_char_p, (c_uint32,)),
     "gs_core_feed": (None, (ctypes.c_void_p, c_char_p, c_uint64)),

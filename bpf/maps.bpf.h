@@ -56,7 +56,7 @@ struct gs_scratch {
 	__u64 low;    /* [low, sp) is the frame just left */
 	__u64 registers[16]; /* of the interrupted function, by DWARF number; its caller no longer has them */
 	__u64 signal[17];    /* gregs of a signal frame */
-	__u64 tail[2];       /* off-CPU: the struct gs_wait_tail that goes behind the words */
+	__u64 tail[2];       /* off-CPU and launches: the struct gs_wait_tail or gs_launch_tail that goes behind the words */
 	struct gs_python_walk python;
 	struct gs_sample sample;
 	__u64 words[GS_WORD_MASK + 1 + GS_STACK_PIECE];

@@ -328,6 +328,7 @@ static enum gs_drop deliver(struct gs_core *core, const struct record *r)
 
 	if (drop != GS_DROP_COUNT)
 		return drop;
+	gs_moment(core, r->sample->tid, stack, thread, r->sample->time_ns, core->timers.period);
 	return gs_window_rows_add(&core->rows, stack, thread, r->sample->value) ? GS_DROP_window_full : GS_DROP_COUNT;
 }
 
@@ -351,6 +352,11 @@ void gs_record(struct gs_core *core, const void *data, uint64_t length)
 	if (is_wait(core, data, length)) {
 		end_windows_before(core, ((const struct gs_sample *)data)->time_ns);
 		gs_waits_record(core, data, length);
+		return;
+	}
+	if (core->launches && length >= sizeof(*r.sample) && (((const struct gs_sample *)data)->flags & GS_SAMPLE_LAUNCH)) {
+		end_windows_before(core, ((const struct gs_sample *)data)->time_ns);
+		gs_launches_record(core, data, length);
 		return;
 	}
 	if (parse(&r, data, length)) {

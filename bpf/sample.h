@@ -28,10 +28,11 @@ enum gs_sample_flag {
 	GS_SAMPLE_NO_TABLE = 2,    /* the process's mappings are not known yet: user words are raw addresses */
 	GS_SAMPLE_STALE_TABLE = 4, /* the table's stamp differs from the process's: re-list, user words are raw addresses */
 	GS_SAMPLE_HINT = 8,        /* one gs_leaf_hint follows the words */
-	GS_SAMPLE_STACK = 32,      /* a gs_stack_copy follows the words (and comes before the hint) */
+	GS_SAMPLE_STACK = 128,     /* a gs_stack_copy follows the words (and comes before the hint) */
 	GS_SAMPLE_UNRESOLVED = 16, /* an executable PC was in no mapping: re-list, rate limited */
 	GS_SAMPLE_WAIT = 32,       /* off-CPU: the stack of a wait that begins; a gs_wait_tail follows the words */
 	GS_SAMPLE_WAIT_END = 64,   /* off-CPU: a wait has ended; a gs_wait_tail follows */
+	GS_SAMPLE_LAUNCH = 256,    /* a kernel launch; a gs_launch_tail follows the words */
 };
 
 /* A frame so near to where a process's stack began has no caller: ld.so's _start, which has no unwind rows, and other entry points

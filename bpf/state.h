@@ -9,6 +9,7 @@
 
 #include "epoch.h"
 #include "kernel.h"
+#include "launches.h"
 #include "mappings.h"
 #include "replay.h"
 #include "tables.h"
@@ -40,6 +41,7 @@ struct gs_core {
 	struct gs_epoch *epoch;
 	struct gs_window_rows rows; /* of the running window */
 	struct gs_waits *waits; /* NULL: off-CPU time is not asked for */
+	struct gs_launches *launches; /* NULL: launches are not asked for */
 	struct gs_queue queue;
 	uint64_t window_start, window_end; /* CLOCK_MONOTONIC */
 	uint64_t drain_time;               /* when this drain began */

@@ -193,6 +193,7 @@ static enum gs_drop account(struct gs_core *core, const struct part *p)
 		return drop;
 	if (gs_window_rows_add(&w->rows, stack, thread, p->until - from))
 		return GS_DROP_window_full;
+	gs_moment(core, p->who->tid, stack, thread, from, p->until - from);
 	if (t) {
 		t->since = p->since;
 		t->until = p->until;

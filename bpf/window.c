@@ -50,8 +50,37 @@ int gs_window_rows_add(struct gs_window_rows *rows, uint32_t stack, uint32_t thr
 	return 0;
 }
 
+static int grow_marked(struct gs_window_rows *rows)
+{
+	uint32_t room[4] = { rows->room, rows->room, rows->room, rows->room };
+
+	if (gs_grow((void **)&rows->stack, &room[0], rows->n + 1ULL, rows->limit, sizeof(uint32_t)) ||
+	    gs_grow((void **)&rows->thread, &room[1], rows->n + 1ULL, rows->limit, sizeof(uint32_t)) ||
+	    gs_grow((void **)&rows->value, &room[2], rows->n + 1ULL, rows->limit, sizeof(uint64_t)) ||
+	    gs_grow((void **)&rows->mark, &room[3], rows->n + 1ULL, rows->limit, sizeof(uint64_t)))
+		return -1;
+	rows->room = room[3];
+	return 0;
+}
+
+int gs_window_rows_append(struct gs_window_rows *rows, uint32_t stack, uint32_t thread, uint64_t value, uint64_t mark)
+{
+	uint32_t id = rows->n;
+
+	if (grow_marked(rows))
+		return -1;
+	rows->stack[id] = stack;
+	rows->thread[id] = thread;
+	rows->value[id] = value;
+	rows->mark[id] = mark;
+	rows->n++;
+	return 0;
+}
+
 void gs_window_rows_free(struct gs_window_rows *rows)
 {
+	free(rows->mark);
+	rows->mark = NULL;
 	free(rows->stack);
 	free(rows->thread);
 	free(rows->value);
@@ -230,8 +259,9 @@ int gs_queue_pop(struct gs_queue *q, struct gs_window *out)
 	out->stack = oldest->rows.stack;
 	out->thread = oldest->rows.thread;
 	out->value = oldest->rows.value;
+	out->mark = oldest->rows.mark;
 	oldest->rows.stack = oldest->rows.thread = NULL; /* they are the taker's now */
-	oldest->rows.value = NULL;
+	oldest->rows.value = oldest->rows.mark = NULL;
 	for (uint32_t i = e->taken_processes; i < oldest->n_processes; i++) {
 		free(e->processes[i].details);
 		e->processes[i].details = NULL;
@@ -268,6 +298,7 @@ void gs_window_free(struct gs_window *window)
 	free(window->stack);
 	free(window->thread);
 	free(window->value);
+	free(window->mark);
 	free(window->frames);
 	free(window->stack_ends);
 	free(window->stack_frames);

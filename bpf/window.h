@@ -9,12 +9,15 @@
 struct gs_window_rows {
 	uint32_t *stack, *thread;
 	uint64_t *value;
+	uint64_t *mark; /* NULL: rows of one stack and thread are summed */
 	uint32_t n, room, limit;
 	struct gs_index index;
 };
 
 /* 0, or -1 when the window has no room. */
 int gs_window_rows_add(struct gs_window_rows *rows, uint32_t stack, uint32_t thread, uint64_t value);
+/* A row of its own. 0, or -1 when the window has no room. */
+int gs_window_rows_append(struct gs_window_rows *rows, uint32_t stack, uint32_t thread, uint64_t value, uint64_t mark);
 void gs_window_rows_free(struct gs_window_rows *rows);
 
 /* A window that has ended. The epoch's tables are read when it is taken, up to the lengths they had when it ended. */
