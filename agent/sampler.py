@@ -219,10 +219,10 @@ class Sampler:
             self._core.gs_core_counters(self._handle, values, len(names))
         return dict(zip(names, values, strict=True))
 
-    def probe_launches(self, path: str, file_offset: int) -> None:
-        """Takes the stacks of calls to the function there, in all processes that map the file. OSError if it cannot."""
+    def probe_launches(self, path: str, function: str) -> None:
+        """Takes the stacks of calls to this function, in all processes that map the file. OSError if it cannot."""
         if self._handle is not None:
-            error = self._core.gs_core_probe_launches(self._handle, os.fsencode(path), file_offset)
+            error = self._core.gs_core_probe_launches(self._handle, os.fsencode(path), function.encode())
             if error:
                 raise OSError(error, os.strerror(error), path)
 

@@ -425,9 +425,9 @@ uint32_t gs_core_counters(struct gs_core *core, uint64_t *out, uint32_t room)
 	return n;
 }
 
-int gs_core_probe_launches(struct gs_core *core, const char *path, uint64_t file_offset)
+int gs_core_probe_launches(struct gs_core *core, const char *path, const char *function)
 {
-	return core->launches ? gs_launches_attach(core->launches, path, file_offset) : EINVAL;
+	return core->launches ? gs_launches_attach(core->launches, path, function) : EINVAL;
 }
 
 void gs_core_watch_moments(struct gs_core *core, const uint32_t *tids, uint32_t n)

@@ -165,8 +165,8 @@ struct gs_window {
 GS_API int gs_core_take(struct gs_core *core, uint32_t timeout_ms, struct gs_window *out);
 GS_API void gs_window_free(struct gs_window *window);
 
-/* GS_OPTION_LAUNCHES: probes a function in all processes that map this file, for as long as the core lives. 0, or an errno. */
-GS_API int gs_core_probe_launches(struct gs_core *core, const char *path, uint64_t file_offset);
+/* GS_OPTION_LAUNCHES: probes the file's function of this name in all processes that map it, for as long as the core lives. 0, or an errno. */
+GS_API int gs_core_probe_launches(struct gs_core *core, const char *path, const char *function);
 /* These threads' samples and waits come as moments too, one row each; replaces the threads given before. At most 4096. */
 GS_API void gs_core_watch_moments(struct gs_core *core, const uint32_t *tids, uint32_t n);
 

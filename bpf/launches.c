@@ -94,8 +94,9 @@ struct gs_launches *gs_launches_open(struct gs_core *core, const struct gs_optio
 	return l;
 }
 
-int gs_launches_attach(struct gs_launches *l, const char *path, uint64_t file_offset)
+int gs_launches_attach(struct gs_launches *l, const char *path, const char *function)
 {
+	LIBBPF_OPTS(bpf_uprobe_opts, options, .func_name = function);
 	struct bpf_program *program = l->object ? bpf_object__find_program_by_name(l->object, "launch") : NULL;
 	struct bpf_link *link;
 
@@ -103,7 +104,7 @@ int gs_launches_attach(struct gs_launches *l, const char *path, uint64_t file_of
 		return EINVAL;
 	if (l->n_links == GS_MAX_PROBES)
 		return ENOSPC;
-	link = bpf_program__attach_uprobe(program, false, -1, path, file_offset);
+	link = bpf_program__attach_uprobe_opts(program, -1, path, 0, &options);
 	if (libbpf_get_error(link))
 		return (int)-libbpf_get_error(link);
 	l->links[l->n_links++] = link;

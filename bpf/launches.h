@@ -34,7 +34,7 @@ struct gs_launches {
 struct gs_launches *gs_launches_open(struct gs_core *core, const struct gs_options *options, struct gs_error *error);
 void gs_launches_close(struct gs_launches *l);
 /* 0, or an errno; ENOSPC: no place for another file. */
-int gs_launches_attach(struct gs_launches *l, const char *path, uint64_t file_offset);
+int gs_launches_attach(struct gs_launches *l, const char *path, const char *function);
 void gs_launches_detach(struct gs_launches *l);
 int gs_launches_counters(struct gs_launches *l, struct gs_launch_counters *sum); /* 0, or -1: nothing has changed */
 void gs_launches_watch(struct gs_launches *l, const uint32_t *tids, uint32_t n);
