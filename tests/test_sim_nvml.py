@@ -26,6 +26,8 @@ STRUCTURES = {
     "gs_sim_fault": simulated_node.Fault,
     "gs_sim_calls": simulated_node.Calls,
     "gs_sim_node": simulated_node.State,
+    "gs_sim_bucket": simulated_node.Bucket,
+    "gs_sim_meeting": simulated_node.Meeting,
 }
 
 

@@ -18,5 +18,7 @@ int main(void)
 	FIELD(gs_sim_fault, device); FIELD(gs_sim_fault, delay_ms); FIELD(gs_sim_fault, remaining);
 	FIELD(gs_sim_node, start_unix_ns); FIELD(gs_sim_node, cuda_version); FIELD(gs_sim_node, faults);
 	FIELD(gs_sim_node, calls); FIELD(gs_sim_node, devices);
+	SIZE(gs_sim_bucket); SIZE(gs_sim_meeting);
+	FIELD(gs_sim_process, launcher); FIELD(gs_sim_device, launches); FIELD(gs_sim_device, buckets); FIELD(gs_sim_node, meetings);
 	return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* State of the simulated GPU node: one file, mapped by every simulated library (libnvidia-ml now; libcuda and libcupti join it)
+/* State of the simulated GPU node: one file, mapped by every simulated library (libnvidia-ml, libcuda, libcupti)
  * and by whoever scripts the node (simulated_node.py mirrors these structures; a test compares the two layouts).
  * It may be rewritten while libraries are at work: each field is read anew on each call. */
 #ifndef GS_SIM_NODE_H
@@ -8,7 +8,7 @@
 #include <stdint.h>
 
 #define GS_SIM_MAGIC 0x4d495347u /* "GSIM" */
-#define GS_SIM_VERSION 1u
+#define GS_SIM_VERSION 2u
 #define GS_SIM_VARIABLE "SIM_NODE_STATE" /* names the file */
 #define GS_SIM_MAX_DEVICES 16
 #define GS_SIM_MAX_POINTS 64
@@ -16,6 +16,10 @@
 #define GS_SIM_MAX_FAULTS 64
 #define GS_SIM_MAX_CALLS 192
 #define GS_SIM_FOREVER 0xffffffffu
+#define GS_SIM_BUCKET_NS 10000000ull
+#define GS_SIM_BUCKETS 4096 /* 41 s: what NVML averages over is at most 20 s */
+#define GS_SIM_MAX_COLLECTIVES 64
+#define GS_SIM_MAX_RANKS 16
 
 /* Load is periodic and piecewise linear, 0 to 1, so its integral (byte counters, energy, mean utilization) is exact. */
 struct gs_sim_point {
@@ -33,6 +37,23 @@ struct gs_sim_process {
 	uint32_t gpu_instance; /* all ones: none */
 	uint32_t compute_instance;
 	char name[64]; /* nvmlSystemGetProcessName */
+	uint64_t launcher; /* 1: entered by libcuda, gone when it has ended; `share` is then of what ran, from `busy_ns` */
+	uint64_t busy_ns;
+};
+
+/* Time in which the device worked, from the simulated libcuda. `index` is CLOCK_REALTIME / GS_SIM_BUCKET_NS. */
+struct gs_sim_bucket {
+	uint64_t index;
+	uint64_t busy_ns;
+};
+
+/* A collective on its way: ends when its last rank has come, plus its duration. */
+struct gs_sim_meeting {
+	uint64_t sequence;
+	uint32_t communicator;
+	uint32_t ranks, came, left;
+	uint64_t latest_ns; /* CLOCK_MONOTONIC, the same for all processes of a machine */
+	uint32_t pids[GS_SIM_MAX_RANKS];
 };
 
 struct gs_sim_device {
@@ -63,6 +84,9 @@ struct gs_sim_device {
 	uint64_t period_ns;
 	struct gs_sim_point points[GS_SIM_MAX_POINTS];
 	struct gs_sim_process processes[GS_SIM_MAX_PROCESSES];
+	uint64_t launches; /* 1: load is what the simulated libcuda executes, not `points`; set by the first CUDA context */
+	uint64_t busy_ns;  /* since the node's start, part of it in buckets not yet over */
+	struct gs_sim_bucket buckets[GS_SIM_BUCKETS];
 };
 
 /* What a named function does instead of its work. Of several that match, the first with calls left is taken. */
@@ -93,6 +117,9 @@ struct gs_sim_node {
 	struct gs_sim_fault faults[GS_SIM_MAX_FAULTS];
 	struct gs_sim_calls calls[GS_SIM_MAX_CALLS];
 	struct gs_sim_device devices[GS_SIM_MAX_DEVICES];
+	uint32_t meeting_lock; /* the PID that holds it */
+	uint32_t process_lock;
+	struct gs_sim_meeting meetings[GS_SIM_MAX_COLLECTIVES];
 };
 
 /* state.c */
@@ -102,5 +129,10 @@ double gs_sim_integral(const struct gs_sim_device *device, uint64_t from_ns, uin
 double gs_sim_mean(const struct gs_sim_device *device, uint64_t from_ns, uint64_t to_ns);
 /* Counts the call, then obeys a fault: returns its code (0: none). `slot` -1: a function without a device. */
 int gs_sim_fault(struct gs_sim_node *node, const char *function, int slot);
+
+void gs_sim_busy(struct gs_sim_device *device, uint64_t from_ns, uint64_t to_ns); /* CLOCK_REALTIME */
+int gs_sim_present(const struct gs_sim_process *process);
+void gs_sim_hold(uint32_t *lock); /* between processes; a holder that has died loses it */
+void gs_sim_let_go(uint32_t *lock);
 
 #endif

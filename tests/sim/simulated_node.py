@@ -15,8 +15,10 @@ import json
 import mmap
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -25,7 +27,31 @@ BIN = HERE / "bin"
 VARIABLE = "SIM_NODE_STATE"
 FOREVER = 0xFFFFFFFF
 NOT_TOLD = 0xFFFFFFFFFFFFFFFF
-MAGIC, VERSION = 0x4D495347, 1
+MAGIC, VERSION = 0x4D495347, 2
+# releases of CUPTI, and what each one's cuptiGetVersion says
+RELEASES = {
+    "12.0": 18,
+    "12.1": 18,
+    "12.2": 20,
+    "12.3": 21,
+    "12.4": 22,
+    "12.5": 23,
+    "12.6": 24,
+    "12.8": 26,
+    "12.9": 28,
+    "13.0": 130001,
+    "13.1": 130101,
+    "13.2": 130202,
+    "13.3": 130301,
+    "13.4": 130401,
+    "13.5": 130500,
+}
+# wheels that carry the headers of a major release; crt/ is in none of those small enough for CUDA 12
+CRT = "nvidia-cuda-crt==13.5.37"
+WHEELS = {
+    12: ("nvidia-cuda-cupti-cu12==12.9.79", "nvidia-cuda-runtime-cu12==12.9.79", CRT),
+    13: ("nvidia-cuda-cupti==13.5.25", "nvidia-cuda-runtime==13.5.37", CRT),
+}
 KINDS = {"compute": 0, "graphics": 1, "mps": 2}
 # nvmlReturn_t by the names of nvml.h, without NVML_ERROR_
 CODES = {
@@ -64,6 +90,24 @@ class Process(ctypes.Structure):
         ("gpu_instance", ctypes.c_uint32),
         ("compute_instance", ctypes.c_uint32),
         ("name", ctypes.c_char * 64),
+        ("launcher", ctypes.c_uint64),
+        ("busy_ns", ctypes.c_uint64),
+    )
+
+
+class Bucket(ctypes.Structure):
+    _fields_ = (("index", ctypes.c_uint64), ("busy_ns", ctypes.c_uint64))
+
+
+class Meeting(ctypes.Structure):
+    _fields_ = (
+        ("sequence", ctypes.c_uint64),
+        ("communicator", ctypes.c_uint32),
+        ("ranks", ctypes.c_uint32),
+        ("came", ctypes.c_uint32),
+        ("left", ctypes.c_uint32),
+        ("latest_ns", ctypes.c_uint64),
+        ("pids", ctypes.c_uint32 * 16),
     )
 
 
@@ -96,6 +140,9 @@ class Device(ctypes.Structure):
         ("period_ns", ctypes.c_uint64),
         ("points", Point * 64),
         ("processes", Process * 128),
+        ("launches", ctypes.c_uint64),
+        ("busy_ns", ctypes.c_uint64),
+        ("buckets", Bucket * 4096),
     )
 
 
@@ -128,6 +175,9 @@ class State(ctypes.Structure):
         ("faults", Fault * 64),
         ("calls", Calls * 192),
         ("devices", Device * 16),
+        ("meeting_lock", ctypes.c_uint32),
+        ("process_lock", ctypes.c_uint32),
+        ("meetings", Meeting * 64),
     )
 
 
@@ -275,9 +325,37 @@ class Node:
     def calls(self, function: str) -> int:
         return sum(entry.count for entry in self.state.calls if entry.function.decode() == function)
 
-    def environment(self, base: dict[str, str]) -> dict[str, str]:
-        path = os.pathsep.join(filter(None, (str(BIN), base.get("LD_LIBRARY_PATH"))))
-        return {**base, VARIABLE: str(self.path), "LD_LIBRARY_PATH": path}
+    def environment(
+        self,
+        base: dict[str, str],
+        cupti: str | None = "13.5",
+        driver: bool = True,
+        inject: str | None = None,
+        behaviour: dict[str, float] | None = None,
+        truth: Path | None = None,
+        simulated_clock: bool = False,
+    ) -> dict[str, str]:
+        """`cupti`: a release of RELEASES, None for no libcupti; libcudart of both majors is there. `behaviour`: names and
+        values of cupti/state.h. `truth`: each process writes truth.PID there, which truth.py reads."""
+        if cupti is not None and cupti not in RELEASES:
+            raise ValueError(f"CUPTI {cupti} is not simulated: {', '.join(RELEASES)}")
+        folders = [
+            BIN,
+            BIN / "runtime",
+            *([BIN / "driver"] if driver else []),
+            *([BIN / "cupti" / cupti] if cupti else []),
+        ]
+        path = os.pathsep.join(filter(None, (*map(str, folders), base.get("LD_LIBRARY_PATH"))))
+        more = {VARIABLE: str(self.path), "LD_LIBRARY_PATH": path}
+        if inject:
+            more["CUDA_INJECTION64_PATH"] = str(inject)
+        if behaviour:
+            more["SIM_CUPTI_BEHAVIOUR"] = ",".join(f"{name}={value}" for name, value in behaviour.items())
+        if truth:
+            more["SIM_TRUTH"] = str(truth)
+        if simulated_clock:
+            more["SIM_CLOCK"] = "simulated"
+        return {**base, **more}
 
     def __enter__(self) -> Node:
         return self
@@ -292,21 +370,28 @@ def nvml_headers() -> Path:
     for folder in (*map(Path, sys.path), *HERE.parents[1].glob(".venv/lib/python3*/site-packages"), fetched):
         for header in sorted(folder.glob("nvidia/*/include/nvml.h")) if folder.is_dir() else ():
             return header.parent
-    subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-deps",
-            "--target",
-            str(fetched),
-            "nvidia-nvml-dev>=13",
-        ],
-        check=True,
-    )
+    unpack(("nvidia-nvml-dev>=13",), fetched)
     return next(fetched.glob("nvidia/*/include/nvml.h")).parent
+
+
+def unpack(wheels: tuple[str, ...], folder: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder), *wheels]
+    subprocess.run(command, check=True)
+
+
+def cuda_headers() -> Path:
+    """Folder with cuda12/ and cuda13/, NVIDIA's headers of both, from wheels; their libraries are thrown away."""
+    folder = BIN / "headers"
+    for major, wheels in WHEELS.items():
+        include = folder / f"cuda{major}"
+        if (include / "cuda.h").is_file():
+            continue
+        with tempfile.TemporaryDirectory(dir=BIN) as unpacked:
+            unpack(wheels, Path(unpacked))
+            for headers in sorted(Path(unpacked).glob("nvidia/*/include")):
+                shutil.copytree(headers, Path(unpacked) / "all", dirs_exist_ok=True)
+            shutil.copytree(Path(unpacked) / "all", include)
+    return folder
 
 
 def build() -> Path:
@@ -315,7 +400,7 @@ def build() -> Path:
     with (BIN / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         made = subprocess.run(
-            ["make", "-s", "-C", str(HERE), f"NVML_INCLUDE={nvml_headers()}"],
+            ["make", "-s", "-j2", "-C", str(HERE), f"NVML_INCLUDE={nvml_headers()}", f"HEADERS={cuda_headers()}"],
             capture_output=True,
             text=True,
             check=False,

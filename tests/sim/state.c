@@ -2,9 +2,12 @@
 /* The simulated node's state file: mapping it, its load over time, its scripted faults. Linked into each simulated library. */
 #include "node.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,6 +81,57 @@ static double since_start(const struct gs_sim_device *device, uint64_t elapsed)
 	return (elapsed / device->period_ns) * within(device, device->period_ns) + within(device, elapsed % device->period_ns);
 }
 
+void gs_sim_busy(struct gs_sim_device *device, uint64_t from_ns, uint64_t to_ns)
+{
+	while (from_ns < to_ns) {
+		uint64_t index = from_ns / GS_SIM_BUCKET_NS, end = (index + 1) * GS_SIM_BUCKET_NS, stop = end < to_ns ? end : to_ns;
+		struct gs_sim_bucket *bucket = &device->buckets[index % GS_SIM_BUCKETS];
+		uint64_t old = __atomic_load_n(&bucket->index, __ATOMIC_ACQUIRE);
+		if (old < index && __atomic_compare_exchange_n(&bucket->index, &old, index, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))
+			__atomic_store_n(&bucket->busy_ns, 0, __ATOMIC_RELEASE);
+		__atomic_fetch_add(&bucket->busy_ns, stop - from_ns, __ATOMIC_RELAXED);
+		__atomic_fetch_add(&device->busy_ns, stop - from_ns, __ATOMIC_RELAXED);
+		from_ns = stop;
+	}
+}
+
+/* Busy time before `at`: all, less what lies in later buckets. Two processes may be busy in the same time; a bucket is never more than full. */
+static uint64_t busy_until(const struct gs_sim_device *device, uint64_t at)
+{
+	uint64_t total = device->busy_ns, index = at / GS_SIM_BUCKET_NS, after = 0;
+	for (int i = 0; i < GS_SIM_BUCKETS; i++) {
+		const struct gs_sim_bucket *bucket = &device->buckets[i];
+		if (bucket->index > index)
+			after += bucket->busy_ns;
+		else if (bucket->index == index)
+			after += bucket->busy_ns * (GS_SIM_BUCKET_NS - at % GS_SIM_BUCKET_NS) / GS_SIM_BUCKET_NS;
+	}
+	return total > after ? total - after : 0;
+}
+
+static double launched_load(const struct gs_sim_device *device, uint64_t from_ns, uint64_t to_ns)
+{
+	uint64_t before = busy_until(device, from_ns), until = busy_until(device, to_ns);
+	double busy = until > before ? (until - before) / 1e9 : 0, length = (to_ns - from_ns) / 1e9;
+	return busy < length ? busy : length;
+}
+
+int gs_sim_present(const struct gs_sim_process *process)
+{
+	return process->pid && (!process->launcher || kill(process->pid, 0) == 0 || errno == EPERM);
+}
+
+void gs_sim_hold(uint32_t *lock)
+{
+	for (uint32_t free = 0; !__atomic_compare_exchange_n(lock, &free, getpid(), 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED); free = 0) {
+		if (kill(free, 0) < 0 && errno == ESRCH)
+			__atomic_compare_exchange_n(lock, &free, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+		sched_yield();
+	}
+}
+
+void gs_sim_let_go(uint32_t *lock) { __atomic_store_n(lock, 0, __ATOMIC_RELEASE); }
+
 double gs_sim_integral(const struct gs_sim_device *device, uint64_t from_ns, uint64_t to_ns)
 {
 	uint64_t start = mapped->start_unix_ns;
@@ -85,6 +139,8 @@ double gs_sim_integral(const struct gs_sim_device *device, uint64_t from_ns, uin
 		from_ns = start;
 	if (to_ns <= from_ns)
 		return 0;
+	if (device->launches)
+		return launched_load(device, from_ns, to_ns);
 	return since_start(device, to_ns - start) - since_start(device, from_ns - start);
 }
 

@@ -10,7 +10,7 @@ static nvmlReturn_t list(const struct gs_sim_device *device, uint32_t kind, unsi
 	unsigned room = *count, n = 0;
 	for (unsigned i = 0; i < device->n_processes && i < GS_SIM_MAX_PROCESSES; i++) {
 		const struct gs_sim_process *process = &device->processes[i];
-		if (process->kind != kind)
+		if (process->kind != kind || !gs_sim_present(process))
 			continue;
 		if (infos && n < room)
 			infos[n] = (nvmlProcessInfo_t){.pid = process->pid, .usedGpuMemory = process->memory,
@@ -53,7 +53,10 @@ nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProcessUti
 	unsigned n = 0;
 	for (unsigned i = 0; i < device->n_processes && i < GS_SIM_MAX_PROCESSES; i++) {
 		const struct gs_sim_process *process = &device->processes[i];
-		unsigned busy = lround(100 * load * process->share);
+		if (!gs_sim_present(process))
+			continue;
+		double share = process->launcher ? (double)process->busy_ns / (device->busy_ns ? device->busy_ns : 1) : process->share;
+		unsigned busy = lround(100 * load * share);
 		if (!busy || end / 1000 <= last_seen)
 			continue;
 		if (rows && n < *count)

@@ -65,7 +65,7 @@ static uint64_t memory_used(const struct gs_sim_device *device)
 {
 	uint64_t used = device->memory_reserved;
 	for (unsigned i = 0; i < device->n_processes && i < GS_SIM_MAX_PROCESSES; i++)
-		used += device->processes[i].memory == ~0ull ? 0 : device->processes[i].memory;
+		used += device->processes[i].memory == ~0ull || !gs_sim_present(&device->processes[i]) ? 0 : device->processes[i].memory;
 	return used < device->memory_total ? used : device->memory_total;
 }
 
