@@ -111,9 +111,9 @@ STREAM = {"compute": "7", "collective": "22", "copy": "13"}
 
 # (weight, thread, root-first stack) of idle time of rank 0 in a stall; rank 1 and the rest of the time idle in between.
 STALLED = [
-    (0.40, "main", (*COLLATE, py("pad_and_stack", "/srv/train/data.py", 103), so("at::native::cat_serial_kernel", TORCH))),
-    (0.21, "main", (*COLLATE, py("pad_and_stack", "/srv/train/data.py", 103), so("__memmove_avx512_unaligned_erms", "libc.so.6"))),
-    (0.13, "main", (*COLLATE, py("unpack_tokens", "/srv/train/data.py", 121), so("PyArray_FromBuffer", "_multiarray_umath.so"))),
+    (0.30, "main", (*COLLATE, py("pad_and_stack", "/srv/train/data.py", 103), so("at::native::cat_serial_kernel", TORCH))),
+    (0.18, "main", (*COLLATE, py("pad_and_stack", "/srv/train/data.py", 103), so("__memmove_avx512_unaligned_erms", "libc.so.6"))),
+    (0.26, "main", (*COLLATE, py("unpack_tokens", "/srv/train/data.py", 121), so("PyArray_FromBuffer", "_multiarray_umath.so"))),
     (0.15, "main", (*NEXT, py("shuffle_buffer", "/srv/train/data.py", 139), so("PyList_Extend", "libpython3.11.so.1.0"))),
     (0.11, "main", (*NEXT, *SYSCALL, F("ext4_file_read_iter", "kernel", "ext4.ko"), *WAIT)),
 ]  # fmt: skip

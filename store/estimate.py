@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """What part of the GPU work in a range was recorded, and the 95 % interval of sums made of it.
 
-Each second's profile is the estimate of that second, made of a recording window at random phase in it, so over n windows
-with estimates x_i the sum has variance n s^2. Where launches were counted exactly (N_i of them), the estimate is the ratio
-R N with R = sum x / sum N, and its variance that of the residuals x_i - R N_i. Both hold for any part of the values.
+Each second's profile is the estimate of that second, made of one recording window at random phase in it: a sample of one
+per stratum. The variance of the sum of n such x_i is at most n / (n - 1) sum (x_i - x_{i+1})^2 / 2 on average (each
+difference holds both seconds' errors, and what really changed between them); on a steady load that is n s^2, but where
+the load changes, what changed slowly does not pass for error, as it does in n s^2. Where launches were counted exactly
+(N_i of them), the estimate is the ratio R N with R = sum x / sum N, and the x_i above are its residuals x_i - R N_i.
+All of it holds for any part of the values: a kernel, a stack, a range.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -80,8 +82,9 @@ def readings(reader: Reader, question: Question, name: str) -> dict[str, NDArray
 
 
 def student(n: int) -> float:
-    """97.5 % quantile of Student's t with n - 1 degrees of freedom, within 1 % from n = 5 on."""
-    v = n - 1
+    """97.5 % quantile of Student's t for the n - 1 differences of n windows, which are worth 2/3 as many independent ones
+    (neighbours share a window); within 3 % from n = 5 on."""
+    v = max(1.0, 2 / 3 * (n - 1))
     return 1.96 + 2.37 / v + 2.8 / v**2
 
 
@@ -107,14 +110,19 @@ def halves(
     if n < MIN_WINDOWS:
         return None
     x = _matrix(recording, rows, parts)
-    mean = np.repeat(x.mean(axis=1, keepdims=True), n, axis=1)
+    mean = np.zeros_like(x)
     if recording.counted and launches is not None:
         counts = _matrix(recording, launches, parts)
         whole = counts.sum(axis=1, keepdims=True)
         mean = np.where(whole > 0, counts * x.sum(axis=1, keepdims=True) / np.maximum(whole, 1), mean)
     rest = x - mean
-    scale = student(n) * math.sqrt(n / (n - 1))
-    return scale * np.sqrt((rest**2).sum(axis=1)), scale * math.sqrt(float((rest.sum(axis=0) ** 2).sum()))
+    return half_width(rest), float(half_width(rest.sum(axis=0, keepdims=True))[0])
+
+
+def half_width(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Half width of the 95 % interval of each row's sum; (rows, n) in order of time."""
+    n = x.shape[1]
+    return student(n) * np.sqrt(n / (n - 1) * (np.diff(x, axis=1) ** 2).sum(axis=1) / 2)
 
 
 def _matrix(recording: Recording, rows: Rows, parts: int) -> NDArray[np.float64]:

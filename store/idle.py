@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SECOND = 1_000_000_000
-MIN_WINDOWS = 15
+MIN_WINDOWS = 5  # the lower end of the interval guards what is said of few
 MIN_IDLE = 0.15  # of the range
-MIN_SURE = 0.1  # lower end of the interval
+MIN_SURE, MIN_SURE_PART = 0.1, 0.4  # lower end of the interval, of the range and of the estimate
 MAX_UNKNOWN = 0.5  # a GPU about which so little is known is not talked of
 MIN_FRAME_SHARE = 0.3  # of the idle time
 MIN_WAIT = 0.2  # of another GPU's seconds, in collectives
@@ -113,12 +113,12 @@ def _bounds(gpu: Gpu, recording: estimate.Recording) -> tuple[float, float]:
     n = len(gpu.idle)
     if not recording.estimated or n < 2:
         return gpu.share, gpu.share
-    half = estimate.student(n) * float(gpu.idle.std(ddof=1)) / n**0.5
+    half = float(estimate.half_width(gpu.idle[np.newaxis])[0]) / n
     return max(0.0, gpu.share - half), min(1.0, gpu.share + half)
 
 
 def _strong(reader: Reader, question: Question, gpu: Gpu, bounds: tuple[float, float]) -> bool:
-    if len(gpu.second) < MIN_WINDOWS or gpu.share < MIN_IDLE or bounds[0] < MIN_SURE:
+    if len(gpu.second) < MIN_WINDOWS or gpu.share < MIN_IDLE or bounds[0] < max(MIN_SURE, MIN_SURE_PART * gpu.share):
         return False
     mine = replace(question, matchers=(*question.matchers, *_only(gpu)))
     unknown = estimate.readings(reader, mine, "gpu.time.unknown")["mean"]

@@ -5,11 +5,15 @@ export type FrameKind =
   | "root" | "process" | "thread" | "python" | "native" | "kernel" | "cuda_api" | "cuda" | "collective" | "copy" | "reason" | "guessed";
 
 export interface Gpu { uuid: string; index: number; name: string }
-export interface AgentCost { version: string; cpu_cores: number; bpf_cores: number; memory_bytes: number; cpu_share: number }
+export interface AgentCost { version: string; cpu_cores: number; bpf_cores: number; memory_bytes: number; cpu_share: number; gpu_duty?: number | null; gpu_budget?: number | null }
+/** Recording in full detail on demand, where the node offers it; `cost` says what it takes. */
+export interface Detail { seconds: number; cost: string }
 export interface StatusNode {
   node: string; first_ms: number; last_ms: number; cores: number; agent: AgentCost | null; gpus: Gpu[];
-  gpu_state: string; types: string[]; live: boolean;
+  gpu_state: string; types: string[]; live: boolean; detail?: Detail | null;
 }
+/** How far the values of a GPU profile are estimates; `interval` of the total, 95 %. */
+export interface Estimate { recorded: number | null; counted: boolean; windows: number; gpus: number; gpu_seconds: number; interval: [number, number] | null }
 export interface Status {
   version: string; now_ms: number; nodes: StatusNode[];
   data: { oldest_ms: number | null; newest_ms: number | null; bytes: number; samples: number; path?: string };
@@ -21,8 +25,14 @@ export interface FlameAnswer {
   frames: { name: string[]; kind: FrameKind[]; module: string[]; file: string[]; line: number[]; reason: string[] };
   nodes: { parent: number[]; frame: number[]; self: number[]; total: number[] };
   merged: { nodes: number; below: number };
-  books: Books;
+  books: Books; estimate?: Estimate;
 }
+export interface Origin { name: string; kind: FrameKind; module: string; file: string; line: number; share: number; others: number }
+export interface Kernel {
+  name: string; full: string; kind: FrameKind; module: string; category: string; time: number; interval: [number, number] | null; share: number; launches: number | null;
+  mean_ns: number | null; p99_ns: number | null; p99_why: string; queue_ns: number | null; registers: string; grid: string; block: string; shared: string; from: Origin | null;
+}
+export interface KernelsAnswer { kernels: Kernel[]; count: number; total: number; launches: number | null; seconds: number; estimate: Estimate; missing: Record<string, string> }
 export type Column = (number | null)[];
 export interface Series { labels: Record<string, string>; mean: Column; min?: Column; max?: Column }
 export interface SeriesAnswer { name: string; unit: string; step_ms: number; t_ms: number[]; series: Series[]; left_out?: number }
@@ -33,7 +43,7 @@ export interface Losses {
 export interface Mark { t_ms: number; kind: string; text: string; labels: Record<string, string> }
 export interface LabelValue { value: string; samples: number }
 export interface Labels { labels: Record<string, LabelValue[]>; truncated?: Record<string, number> }
-export interface ProcessRow { pid: number; comm: string; script: string; container: string; value: number; first_ms: number; last_ms: number; gpu_memory: number }
+export interface ProcessRow { pid: number; comm: string; script: string; container: string; value: number; first_ms: number | null; last_ms: number | null; gpu_memory: number; gpu_time?: number }
 export interface Finding { text: { t: string; code?: boolean; strong?: boolean }[]; evidence: string; match: string; focus: string; tab: string; gpu?: string }
 
 export class ApiError extends Error {
@@ -75,9 +85,21 @@ export async function ask<T>(path: string, params: Params = {}, abort?: AbortSig
   throw new ApiError(answer.ok ? 502 : answer.status, error?.code ?? String(answer.status), error?.message ?? (answer.ok ? "what answers is not the store" : answer.statusText), error?.hint ?? "");
 }
 
+/** Asks the store to do something. */
+export async function post(path: string, body: unknown): Promise<void> {
+  let answer: Response;
+  try {
+    answer = await fetch(`api/v1/${path}`, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal: AbortSignal.timeout(TIMEOUT_MS) });
+  } catch { throw new ApiError(0, "gone", "the store does not answer"); }
+  if (answer.ok) return;
+  const said = (await answer.json().catch(() => null)) as { error?: { code?: string; message?: string; hint?: string } } | null;
+  throw new ApiError(answer.status, said?.error?.code ?? String(answer.status), said?.error?.message ?? answer.statusText, said?.error?.hint ?? "");
+}
+
 export const status = (abort?: AbortSignal) => ask<Status>("status", {}, abort);
 /** Marks when the answer's bytes were there: the time from then to the first paint is what a person waits for us. */
 export const flamegraph = (p: Params, abort?: AbortSignal) => ask<FlameAnswer>("flamegraph", p, abort, () => performance.mark("flame answer"));
+export const kernels = (p: Params, abort?: AbortSignal) => ask<KernelsAnswer>("kernels", p, abort);
 export const series = (p: Params, abort?: AbortSignal) => ask<SeriesAnswer>("series", p, abort);
 export const losses = (p: Params, abort?: AbortSignal) => ask<Losses>("losses", p, abort);
 export const marks = (p: Params, abort?: AbortSignal) => ask<{ marks: Mark[] }>("marks", p, abort);

@@ -35,17 +35,25 @@ export const KIND_VAR: Record<FrameKind, string> = {
 };
 export const palette = computed(() => new Palette(theme.value));
 
-/** A hatched fill of 6 px; `ratio` keeps its lines one device pixel wide. */
-export function hatch(ctx: CanvasRenderingContext2D, ground: string, line: string, ratio: number): CanvasPattern {
+/** A tile of 6 px; `ratio` keeps its lines one device pixel wide. `scaled`: the context already counts CSS pixels. */
+function pattern(ctx: CanvasRenderingContext2D, ground: string, ratio: number, scaled: boolean, draw: (p: CanvasRenderingContext2D, n: number) => void): CanvasPattern {
   const n = 6, tile = document.createElement("canvas");
   tile.width = tile.height = Math.round(n * ratio);
   const p = tile.getContext("2d")!;
   p.scale(tile.width / n, tile.height / n);
   p.fillStyle = ground; p.fillRect(0, 0, n, n);
-  p.strokeStyle = line; p.lineWidth = 1; p.beginPath();
-  for (const o of [-n, 0, n]) { p.moveTo(o, n); p.lineTo(o + n, 0); }
-  p.stroke();
-  const pattern = ctx.createPattern(tile, "repeat")!;
-  pattern.setTransform(new DOMMatrix().scale(n / tile.width));
-  return pattern;
+  draw(p, n);
+  const out = ctx.createPattern(tile, "repeat")!;
+  if (scaled) out.setTransform(new DOMMatrix().scale(n / tile.width));
+  return out;
+}
+export function hatch(ctx: CanvasRenderingContext2D, ground: string, line: string, ratio: number, scaled = true): CanvasPattern {
+  return pattern(ctx, ground, ratio, scaled, (p, n) => {
+    p.strokeStyle = line; p.lineWidth = 1; p.beginPath();
+    for (const o of [-n, 0, n]) { p.moveTo(o, n); p.lineTo(o + n, 0); }
+    p.stroke();
+  });
+}
+export function dots(ctx: CanvasRenderingContext2D, ground: string, dot: string, ratio: number, scaled = true): CanvasPattern {
+  return pattern(ctx, ground, ratio, scaled, (p) => { p.fillStyle = dot; p.fillRect(1, 1, 1.2, 1.2); p.fillRect(4, 4, 1.2, 1.2); });
 }

@@ -23,16 +23,19 @@ export const beginning = computed(() => { // the first ten seconds of a node
 const step = computed(() => chartStep(state.range.value.to - state.range.value.from, plotWidth.value));
 const cpuBy = computed(() => state.view.value.by || "comm");
 
+export const shownCharts = computed(() => {
+  const v = state.view.value, types = state.node.value?.types ?? [];
+  return CHARTS.filter((c) => (!c.extra || v.charts.includes(c.id)) && (!c.gpu || state.hasGpu.value) && (!c.needs || types.includes(c.needs)));
+});
 function wanted(): { name: string; match: string; by: string }[] {
-  const v = state.view.value, charts = CHARTS.filter((c) => (!c.extra || v.charts.includes(c.id)) && (!c.gpu || state.hasGpu.value));
-  return charts.flatMap((c) => c.readings.map((r) => ({
-    name: r.name, match: r.name === "cpu" ? state.matchParam.value : state.nodeMatch.value, by: r.name === "cpu" ? cpuBy.value : "",
+  return shownCharts.value.flatMap((c) => [...c.readings.map((r) => r.name), ...(c.aux ?? [])].map((name) => ({
+    name, match: name === "cpu" ? state.matchParam.value : state.nodeMatch.value, by: name === "cpu" ? cpuBy.value : "",
   })));
 }
 
 export const profileParams = computed<api.Params>(() => {
   const v = state.view.value, r = state.selected.value;
-  return { type: v.tab, from: Math.round(r.from), to: Math.round(r.to), match: state.matchParam.value, focus: v.focus, exclude: v.exclude, lines: v.lines ? 1 : undefined };
+  return { type: v.tab, from: Math.round(r.from), to: Math.round(r.to), match: state.profileMatch.value, focus: v.focus, exclude: v.exclude, lines: v.lines ? 1 : undefined };
 });
 export const profileKey = computed(() => {
   const v = state.view.value, p = { ...profileParams.value };
@@ -78,6 +81,10 @@ async function askPicture(): Promise<void> {
   const rangeKey = state.live.value ? `live ${state.view.value.from} ${node}` : api.queryOf(range), partKey = `${state.live.value ? "live" : ""} ${api.queryOf(part)}`;
   const jobs: Promise<unknown>[] = [feed(wanted(), r, step.value)];
   if (recorded.value) jobs.push(state.flame.load(profileKey.value, (s) => api.flamegraph(profileParams.value, s), accept));
+  if (recorded.value && state.view.value.tab === "gpu_time") {
+    const { type: _, lines: __, ...p } = profileParams.value;
+    jobs.push(state.kernels.load(profileKey.value, (s) => api.kernels(p, s), (_, fresh) => fresh || !state.held.value));
+  }
   jobs.push(state.losses.load(partKey, (s) => api.losses(part, s)));
   jobs.push(state.marks.load(rangeKey, async (s) => (await api.marks(range, s)).marks));
   jobs.push(state.finding.load(partKey, async (s) => (await api.finding(part, s)).finding));
@@ -110,7 +117,7 @@ async function round(): Promise<void> {
   }
 }
 let answered = "";
-const questionNow = (): string => [profileKey.value, state.live.value ? state.view.value.from : `${state.range.value.from}-${state.range.value.to}`, step.value, cpuBy.value, state.view.value.charts.join(), state.nodeName.value].join("|");
+const questionNow = (): string => [profileKey.value, state.live.value ? state.view.value.from : `${state.range.value.from}-${state.range.value.to}`, step.value, cpuBy.value, shownCharts.value.length, state.view.value.charts.join(), state.nodeName.value].join("|");
 
 let soon = 0;
 export function start(): void {

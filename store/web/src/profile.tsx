@@ -6,10 +6,13 @@ import { Bar, Kinds } from "./flame/bar.tsx";
 import { Graph, setCursor, toBottom } from "./flame/graph.tsx";
 import * as model from "./flame/model.ts";
 import { menu } from "./flame/pointer.ts";
+import { recordedText, unknownText } from "./gpu.ts";
 import { Lens } from "./icons.tsx";
+import { DetailButton } from "./panel/detail.tsx";
 import { Beginning, Empty, Failed, NotRecorded } from "./panel/note.tsx";
 import { beginning, recorded } from "./poll.ts";
 import { flame, go, gone, hasGpu, held, keep, narrow, node, say, status, view } from "./state.ts";
+import { Kernels } from "./table/kernels.tsx";
 import { Table } from "./table/table.tsx";
 import { TABS, type Tab } from "./view.ts";
 
@@ -20,8 +23,13 @@ function note(tab: Tab): string {
   if (!n) return "";
   if ((tab === "gpu_time" || tab === "gpu_idle") && !hasGpu.value) return "no GPU";
   if (!n.types.includes(tab)) return "not recorded";
-  return tab === "cpu" && a?.period_ns ? `${Math.round(1e9 / a.period_ns)} Hz` : "";
+  const r = recordedText();
+  if (tab === "gpu_time") return r && r !== "all recorded" ? `${r}, scaled` : r;
+  if (tab === "gpu_idle") return [r, unknownText()].filter(Boolean).join(", ");
+  if (tab === "cpu" && a?.type === "cpu" && a.period_ns) hz = Math.round(1e9 / a.period_ns);
+  return tab === "cpu" && hz ? `${hz} Hz` : "";
 }
+let hz = 0; // of the newest CPU answer: stands on the tab while another is open
 export function setTab(tab: Tab): void { go({ tab, zoom: 0, heap: -1, fn: "" }, true); say(`${NAME[tab]} ${note(tab)}`); }
 
 export function Profile() {
@@ -57,7 +65,7 @@ function Body() {
 }
 
 function Split() {
-  const v = view.value, share = v.split || 0.35;
+  const v = view.value, kernelTable = v.tab === "gpu_time" && !v.tree, share = v.split || (kernelTable ? 0.48 : 0.35);
   const drag = (e: PointerEvent) => {
     const el = e.currentTarget as HTMLElement, box = el.parentElement!.getBoundingClientRect();
     el.setPointerCapture(e.pointerId);
@@ -73,7 +81,7 @@ function Split() {
     <div class="split" id="split" data-stale={gone.value ? "" : undefined}>
       {only !== "table" && <div class="flame"><Bar /><Graph /><Kinds /></div>}
       {!only && <div class="divider" role="separator" aria-orientation="vertical" aria-label="Width of the table" aria-valuenow={Math.round(share * 100)} aria-valuemin={20} aria-valuemax={70} tabIndex={0} onPointerDown={drag} onDblClick={() => { keep("split", ""); go({ split: 0 }); }} onKeyDown={step} />}
-      {only !== "graph" && <div class="table" style={only ? { width: "100%" } : { width: `${share * 100}%` }}><Table /></div>}
+      {only !== "graph" && <div class="table" style={only ? { width: "100%" } : { width: `${share * 100}%` }}>{kernelTable ? <Kernels /> : <Table />}</div>}
     </div>
   );
 }
@@ -90,6 +98,7 @@ function Tools() {
         {tog("My code only", "mine", "Leaves out libraries, interpreter and kernel (M)")}
         {tog("Lines", "lines", "A frame for each source line, not for each function (L)")}
       </span>
+      {(v.tab === "gpu_time" || v.tab === "gpu_idle") && <DetailButton />}
       {narrow.value && <span class="group" role="group" aria-label="Graph or table"><button aria-pressed={v.pane === "graph"} onClick={() => go({ pane: "graph" })}>Graph</button><button aria-pressed={v.pane === "table"} onClick={() => go({ pane: "table" })}>Table</button></span>}
       <Search />
     </div>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page's state: the view (mirrored in the URL), the store's answers, and what the pointer is on. Components read signals, actions write the view.
 import { computed, effect, signal } from "@preact/signals";
-import type { FlameAnswer, Finding, Losses, Mark, ProcessRow, Status, StatusNode } from "./api.ts";
-import { chipText, formatMatch, sameMatcher, type Matcher } from "./match.ts";
+import type { FlameAnswer, Finding, KernelsAnswer, Losses, Mark, ProcessRow, Status, StatusNode } from "./api.ts";
+import { chipText, formatMatch, formatMatcher, sameMatcher, type Matcher } from "./match.ts";
 import { Resource } from "./resource.ts";
 import { formatDuration, isRelative } from "./time.ts";
 import { frozen, rangeOf, START, urlOf, viewOf, type Range, type View } from "./view.ts";
@@ -28,6 +28,7 @@ addEventListener("popstate", () => { view.value = viewOf(location.search, base);
 
 export const status = new Resource<Status>();
 export const flame = new Resource<FlameAnswer>();
+export const kernels = new Resource<KernelsAnswer>();
 export const losses = new Resource<Losses>();
 export const marks = new Resource<Mark[]>();
 export const finding = new Resource<Finding | null>();
@@ -62,6 +63,11 @@ export const cores = computed(() => node.value?.cores ?? 0);
 export const gpus = computed(() => (node.value?.gpus ?? []).filter((g) => view.value.gpu === "" || String(g.index) === view.value.gpu));
 
 export const matchParam = computed(() => formatMatch([...(nodeName.value ? [{ label: "node", op: "=", value: nodeName.value } as Matcher] : []), ...view.value.match]));
+/** GPU profiles are of the picked GPU; CPU profiles know no GPU. */
+export const profileMatch = computed(() => {
+  const v = view.value;
+  return v.gpu !== "" && v.tab.startsWith("gpu_") ? `${matchParam.value}${matchParam.value ? "," : ""}${formatMatcher({ label: "gpu_index", op: "=", value: v.gpu })}` : matchParam.value;
+});
 export const nodeMatch = computed(() => (nodeName.value ? formatMatch([{ label: "node", op: "=", value: nodeName.value }]) : ""));
 
 export const theme = signal<"light" | "dark">("light");

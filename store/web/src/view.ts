@@ -6,6 +6,8 @@ import { formatDuration, isRelative, parseTime } from "./time.ts";
 export type Tab = "cpu" | "gpu_time" | "gpu_idle" | "off_cpu";
 export const TABS: Tab[] = ["cpu", "gpu_time", "gpu_idle", "off_cpu"];
 export type Theme = "" | "light" | "dark";
+export type KernelSort = "name" | "time" | "launches" | "mean" | "p99" | "queue" | "from";
+const KERNEL_SORTS: KernelSort[] = ["name", "time", "launches", "mean", "p99", "queue", "from"];
 export type SortKey = "name" | "kind" | "self" | "total";
 
 export interface View {
@@ -25,6 +27,7 @@ export interface View {
   flip: boolean; recursion: boolean; runtime: boolean; mine: boolean; lines: boolean;
   off: string[]; // frame kinds switched off
   sort: SortKey; up: boolean;
+  ksort: KernelSort; kup: boolean; // the kernel table
   tree: boolean; // table as a tree
   charts: string[]; // extra charts
   by: string; // what splits the CPU chart
@@ -36,12 +39,12 @@ export interface View {
 
 export const START: View = {
   from: "-5m", to: "now", resume: "", sel: null, node: "", gpu: "", apart: [], match: [], tab: "cpu", zoom: 0, heap: -1, fn: "", focus: "", exclude: [],
-  q: "", flip: false, recursion: false, runtime: false, mine: false, lines: false, off: [], sort: "self", up: false, tree: false, charts: [], by: "", utc: false, theme: "",
+  q: "", flip: false, recursion: false, runtime: false, mine: false, lines: false, off: [], sort: "self", up: false, ksort: "time", kup: false, tree: false, charts: [], by: "", utc: false, theme: "",
   split: 0, pane: "graph",
 };
 
 const TEXT = ["node", "gpu", "focus", "q", "by", "fn"] as const;
-const FLAG = ["flip", "recursion", "runtime", "mine", "lines", "up", "tree", "utc"] as const;
+const FLAG = ["flip", "recursion", "runtime", "mine", "lines", "up", "kup", "tree", "utc"] as const;
 const LIST = ["apart", "off", "charts"] as const;
 
 const validTime = (t: string | null): t is string => t !== null && parseTime(t, 0, true) !== null;
@@ -68,6 +71,8 @@ export function viewOf(search: string, base: View = START): View {
   if (zoom) { v.zoom = parseInt(zoom[1], 16); v.heap = zoom[2] === undefined ? -1 : Number(zoom[2]); }
   const sort = p.get("sort");
   if (sort === "name" || sort === "kind" || sort === "self" || sort === "total") v.sort = sort;
+  const ksort = p.get("ksort");
+  if (KERNEL_SORTS.includes(ksort as KernelSort)) v.ksort = ksort as KernelSort;
   const theme = p.get("theme");
   if (theme === "light" || theme === "dark") v.theme = theme;
   const split = Number(p.get("split"));
@@ -89,6 +94,7 @@ export function urlOf(v: View): string {
   if (v.tab !== "cpu") p.set("tab", v.tab);
   if (v.zoom) p.set("zoom", v.zoom.toString(16) + (v.heap >= 0 ? `.${v.heap}` : ""));
   if (v.sort !== START.sort) p.set("sort", v.sort);
+  if (v.ksort !== START.ksort) p.set("ksort", v.ksort);
   if (v.theme) p.set("theme", v.theme);
   if (v.split) p.set("split", v.split.toFixed(3));
   if (v.pane !== "graph") p.set("pane", v.pane);

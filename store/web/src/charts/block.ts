@@ -6,7 +6,7 @@ export interface Curve { labels: Record<string, string>; mean: Column; min: Colu
 /** Point i covers t0 + i * step .. + step, ms. */
 export interface Block { unit: string; step: number; t0: number; n: number; curves: Curve[]; leftOut: number }
 
-const blank = (n: number): Column => new Array<number | null>(n).fill(null);
+export const blank = (n: number): Column => new Array<number | null>(n).fill(null);
 export const curveKey = (labels: Record<string, string>): string => JSON.stringify(Object.entries(labels).sort());
 
 /** The answer on the grid of `from` .. `to`; what the store did not send is null. */

@@ -5,16 +5,20 @@ import { bytes, digits } from "../format.ts";
 import type { Matcher } from "../match.ts";
 import { niceMax, valueTicks } from "../time.ts";
 import { across, addAll, isRest, meanOver, type Block, type Curve } from "./block.ts";
+import { DEVICE, deviceOf } from "./device.ts";
 
-interface Reading { name: string; label: string; color: string; dash?: number[]; right?: boolean; area?: boolean; help: string; flat?: boolean }
+interface Reading { name: string; label: string; color: string; fill?: "hatch" | "dots"; dash?: number[]; right?: boolean; area?: boolean; help: string; flat?: boolean }
 export interface ChartDef {
-  id: string; title: string; unit: string; rightUnit?: string; gpu: boolean; extra: boolean; kind: "lines" | "stack"; readings: Reading[];
+  id: string; title: string; unit: string; rightUnit?: string; gpu: boolean; extra: boolean; kind: "lines" | "stack" | "share"; readings: Reading[];
+  needs?: string; // the sample type without which there is nothing to draw
+  aux?: string[]; // asked for, not drawn
   max: "percent" | "nice" | "memory"; value: (v: number) => string; right?: (v: number) => string;
 }
 
 const percent = (v: number): string => `${Math.round(v)} %`;
 const GIB = 2 ** 30;
 export const CHARTS: ChartDef[] = [
+  DEVICE,
   {
     id: "activity", title: "Activity", unit: "%", rightUnit: "W", gpu: true, extra: false, kind: "lines", max: "percent", value: percent, right: (v) => `${Math.round(v)} W`,
     readings: [
@@ -63,10 +67,12 @@ export interface Drawn {
   value: (v: number) => string;
   spread: Curve[]; // the curves behind a mean over GPUs
   filter: Matcher | null;
+  fill?: "hatch" | "dots";
+  base?: number; // where the stack it belongs to begins
 }
 export interface Chart {
-  id: string; title: string; unit: string; kind: "lines" | "stack"; grid: Pick<Block, "t0" | "step" | "n">;
-  drawn: Drawn[]; max: number; ticks: number[]; tick: (v: number) => string;
+  id: string; title: string; unit: string; kind: "lines" | "stack" | "share"; grid: Pick<Block, "t0" | "step" | "n">;
+  drawn: Drawn[]; legend?: Drawn[]; max: number; ticks: number[]; tick: (v: number) => string;
   right: { max: number; ticks: number[]; unit: string } | null;
   canSplit: boolean; apart: boolean; leftOut: number; missing: string;
 }
@@ -82,6 +88,7 @@ const NOTHING: Block = { unit: "", step: 1000, t0: 0, n: 0, curves: [], leftOut:
 /** Before its first answer a chart has its place already, so that nothing below moves when the data comes. */
 export function chartOf(def: ChartDef, blocks: Map<string, Block>, p: Picked): Chart {
   const first = def.readings.map((r) => blocks.get(r.name)).find((b) => b !== undefined) ?? NOTHING;
+  if (def.kind === "share") return deviceOf(def, blocks, first, p);
   return def.kind === "stack" ? stackOf(def, first, p) : linesOf(def, blocks, first, p);
 }
 
@@ -166,4 +173,4 @@ export function readout(chart: Chart, d: Drawn, from: number, to: number): Reado
   return { value: d.value(m), spread: sorted.length > 1 && ends[0] !== ends[1] ? ends.join("–") : "" };
 }
 /** The number in a readout, in the readout's unit. */
-const bare = (s: string): number => Number(s.replace(/\u202f/g, "").replace(/[^\d.-].*$/, ""));
+const bare = (s: string): number => Number(s.replace(/\u202f/g, "").replace(/^[~<]+/, "").replace(/[^\d.-].*$/, ""));

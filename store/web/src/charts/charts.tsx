@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 import { computed } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { plural } from "../format.ts";
-import { plotWidth } from "../poll.ts";
+import { plotWidth, shownCharts } from "../poll.ts";
 import { open, Popover, toggle } from "../popover.tsx";
-import { cores, go, gpus, hasGpu, node, processes, view } from "../state.ts";
+import { cores, go, gpus, hasGpu, node, view } from "../state.ts";
+import { cudaProcesses, cudaText } from "../gpu.ts";
 import { Axis } from "./axis.tsx";
 import { chartOf, CHARTS, type Chart } from "./chart.ts";
 import { blocks, blocksError } from "./feed.ts";
@@ -15,8 +15,7 @@ import { Plot } from "./plot.tsx";
 export const charts = computed<Chart[]>(() => {
   if (!node.value) return [];
   const v = view.value, out: Chart[] = [];
-  for (const def of CHARTS) {
-    if ((def.extra && !v.charts.includes(def.id)) || (def.gpu && !hasGpu.value)) continue;
+  for (const def of shownCharts.value) {
     out.push(chartOf(def, blocks.value, { gpus: gpus.value, gpu: v.gpu, apart: v.apart.includes(def.id), by: v.by || "comm", cores: cores.value }));
   }
   return out;
@@ -59,11 +58,11 @@ function Folds() {
     const why = n.gpu_state && n.gpu_state !== "ok" ? n.gpu_state.replace(/\.?$/, ".") : "The agent found no NVIDIA driver.";
     return <div class="fold" id="nogpu"><b>No GPU on this node</b><span class="grow cut" title={why}>{/^[a-z]+ /.test(why) ? why[0].toUpperCase() + why.slice(1) : why} CPU profiling is complete.</span><code class="w1">gpustrobe doctor --require gpu</code></div>;
   }
-  if (n.types.includes("gpu_time")) return null;
-  const cuda = (processes.value.value ?? []).filter((p) => p.gpu_memory > 0).length;
+  const cuda = cudaProcesses.value, device = n.types.includes("gpu_time");
+  if (device && cuda.measured >= cuda.all) return null;
   return (
     <div class="fold" id="nodevicetime"><b>Device time</b>
-      <span class="grow cut">{cuda ? `${plural(cuda, "CUDA process", "CUDA processes")}, 0 measured. ` : "Not measured. "}Compute, collective, copy and idle need the CUDA library; the charts below are the driver's readings.</span>
+      <span class="grow cut">{cuda.all ? `${cudaText()} ` : "Not measured. "}{device ? "Time of the others is missing below; they need the CUDA library." : "Compute, collective, copy and idle need the CUDA library; the charts below are the driver's readings."}</span>
       <code class="w1">gpustrobe run -- CMD</code>
     </div>
   );

@@ -3,7 +3,7 @@
 import { useEffect, useRef } from "preact/hooks";
 import uPlot from "uplot";
 import type { Column } from "../api.ts";
-import { palette, type Palette } from "../palette.ts";
+import { dots, hatch, palette, type Palette } from "../palette.ts";
 import { range } from "../state.ts";
 import type { Chart, Drawn } from "./chart.ts";
 
@@ -20,7 +20,7 @@ export function Plot({ chart }: { chart: Chart }) {
     return () => { watch.disconnect(); plot.current?.destroy(); plot.current = null; shape.current = ""; };
   }, []);
   useEffect(() => {
-    const el = box.current!, form = JSON.stringify([chart.id, chart.kind, colors.theme, chart.drawn.map((d) => [d.label, d.color, d.right]), chart.right !== null, colors.px("--ax-l")]);
+    const el = box.current!, form = JSON.stringify([chart.id, chart.kind, colors.theme, chart.drawn.map((d) => [d.label, d.color, d.right, d.base]), chart.right !== null, colors.px("--ax-l")]);
     const data = dataOf(chart);
     if (!plot.current || form !== shape.current) {
       plot.current?.destroy();
@@ -44,9 +44,10 @@ function dataOf(c: Chart): uPlot.AlignedData {
   const x = Array.from({ length: n }, (_, i) => (t0 + i * step + shift) / 1000);
   if (c.kind === "lines") return [x, ...c.drawn.flatMap((d) => [d.low ?? d.mean, d.high ?? d.mean, d.mean])];
   const sums: Column[] = [];
-  let below: Column = [];
+  let below: Column = [], base = 0;
   for (const d of c.drawn) {
-    below = d.mean.map((v, i) => (v === null ? below[i] ?? null : v + (below[i] ?? 0)));
+    if ((d.base ?? 0) !== base) { base = d.base ?? 0; below = []; } // another GPU's lane
+    below = d.mean.map((v, i) => (v === null ? below[i] ?? null : v + (below[i] ?? base)));
     sums.push(below);
   }
   return [x, ...sums.reverse()];
@@ -69,7 +70,7 @@ function options(c: Chart, p: Palette, el: HTMLElement, latest: { current: Chart
         values: (_u: uPlot, v: number[]) => v.map((x, i) => `${Math.round(x)}${i === v.length - 1 ? ` ${latest.current.right?.unit ?? ""}` : ""}`),
       }] : []),
     ],
-    series: [{}, ...(c.kind === "stack" ? [...c.drawn].reverse().map((d) => layer(d, p, latest)) : c.drawn.flatMap((d) => lines(d, p)))],
+    series: [{}, ...(c.kind !== "lines" ? [...c.drawn].reverse().map((d) => layer(d, p, latest)) : c.drawn.flatMap((d) => lines(d, p)))],
     bands: c.kind === "lines" ? c.drawn.flatMap((d, i) => (d.low ? [{ series: [i * 3 + 2, i * 3 + 1] as [number, number], fill: alpha(p.get(d.color), 0.15) }] : [])) : [],
     hooks: { drawAxes: [(u) => baseline(u, p.get("--edge"))] },
   };
@@ -92,10 +93,11 @@ const lonely = (u: uPlot, s: number): boolean => (u.data[s] as Column).some((v, 
 
 /** Steps: a value covers its whole second; edges lie on whole pixels, so that neighbours touch. */
 function layer(d: Drawn, p: Palette, latest: { current: Chart }): uPlot.Series {
+  const ratio = devicePixelRatio || 1;
   return {
-    scale: "y", fill: p.get(d.color), stroke: "transparent", width: 0, points: { show: false },
+    scale: "y", fill: d.fill ? (u) => (d.fill === "hatch" ? hatch : dots)(u.ctx, p.get(d.color), p.get("--hatch"), ratio, false) : p.get(d.color), stroke: "transparent", width: 0, points: { show: false },
     paths: (u, s, i0, i1) => {
-      const fill = new Path2D(), x = u.data[0], y = u.data[s] as Column, w = latest.current.grid.step / 1000, zero = u.valToPos(0, "y", true);
+      const fill = new Path2D(), x = u.data[0], y = u.data[s] as Column, w = latest.current.grid.step / 1000, zero = u.valToPos(d.base ?? 0, "y", true);
       for (let i = Math.max(0, i0 - 1); i <= i1; i++) {
         const v = y[i];
         if (v === null || v === undefined) continue;

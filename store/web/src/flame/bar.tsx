@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Above the graph: how much it shows, and the way to what is zoomed into. Below it: the kinds.
-import { count, percent, plural } from "../format.ts";
-import { go, held, narrow, now, selected, view, zoomTo } from "../state.ts";
+import type { FlameAnswer } from "../api.ts";
+import { count, digits, percent, plural, span } from "../format.ts";
+import { intervalText, launchText } from "../table/kernelrows.ts";
+import { go, held, kernels, narrow, now, selected, view, zoomTo } from "../state.ts";
 import { Swatch } from "../swatch.tsx";
 import { rangeText } from "../time.ts";
 import { KIND_NAME, KIND_ORDER } from "./frames.ts";
@@ -11,11 +13,15 @@ import { pathTo } from "./tree.ts";
 export function Bar() {
   const a = model.answer.value, t = model.tree.value, v = view.value, r = selected.value, s = model.scene.value;
   if (!a) return <div class="bar" />;
-  const zoomed = v.zoom !== 0 && !s?.callers;
+  const zoomed = v.zoom !== 0 && !s?.callers, shown = s?.callers && t ? t.total[0] : a.total, whole = model.totalText(a, shown);
+  const part = a.total !== a.all_total && a.all_total > 0 ? percent(a.total / a.all_total) : "";
+  const detail = a.type === "cpu" ? `${plural(shown, "sample")}${part && `, ${part} of ${count(a.all_total)}`}` : [part && `${part} of all`, evidence(a)].filter(Boolean).join(", ");
+  const missing = (a.to_ms - a.from_ms) / 1000 - a.seconds, short = missing > 3 && a.seconds < 0.97 * (a.to_ms - a.from_ms) / 1000 ? missing : 0;
   return (
     <div class="bar" id="bar">
-      <b id="total">{model.valueText(a, s?.callers && t ? t.total[0] : a.total)}</b>
-      {!zoomed && <span>{plural(a.type === "cpu" ? (s?.callers && t ? t.total[0] : a.total) : a.samples, "sample")}{a.total !== a.all_total && a.all_total > 0 ? `, ${percent(a.total / a.all_total)} of ${count(a.all_total)}` : ""}</span>}
+      <b id="total">{whole}</b>
+      {!zoomed && <span class="cut">{detail}</span>}
+      {short > 0 && !zoomed && <span class="muted" id="covered" title="The rest of the range was not profiled; all rates are of the seconds that were">profiled {span(a.seconds)} of {span((a.to_ms - a.from_ms) / 1000)}</span>}
       {a.merged.nodes > 0 && !zoomed && <span class="muted" title={`Nodes below ${percent(a.merged.below, 3)} of the total are part of their parents`}>{count(a.merged.nodes)} small nodes merged</span>}
       {s?.callers && t && <><span class="muted">callers and callees of</span><span class="code cut">{model.short(t.frames.name[t.frame[0]])}</span><button class="tog" onClick={() => go({ fn: "" }, true)}>Whole graph <kbd>Esc</kbd></button></>}
       {zoomed && <Crumbs />}
@@ -24,6 +30,17 @@ export function Bar() {
       {!zoomed && !narrow.value && <span class="muted cut">{v.sel ? "selection" : "range"} {rangeText(r.from, r.to, now.value, v.utc)}</span>}
     </div>
   );
+}
+
+/** What an estimate rests on: "403–440 s (95 %), 41 200 launches counted, 16 windows". */
+function evidence(a: FlameAnswer): string {
+  const e = a.estimate, k = kernels.value.value, out: string[] = [];
+  if (a.type === "off_cpu") return `${digits(a.total / 1e9 / Math.max(1e-9, a.seconds), 3)} threads waiting on average`;
+  if (!e) return "";
+  if (e.interval) out.push(`${intervalText(e.interval)} (95 %)`);
+  if (a.type === "gpu_time" && k?.launches) out.push(`${launchText(k, k.launches)} launches${k.estimate.counted ? " counted" : ""}`);
+  if (e.windows) out.push(plural(e.windows, "window"));
+  return out.join(", ");
 }
 
 function Crumbs() {

@@ -22,7 +22,7 @@ export function framesOf(columns: FlameAnswer["frames"]): Frames {
   const n = columns.name.length, fn = new Uint32Array(n), hash = new Uint32Array(n), example: number[] = [];
   const seen = new Map<string, number>();
   for (let i = 0; i < n; i++) {
-    const file = columns.kind[i] === "process" ? "" : columns.file[i];
+    const file = columns.kind[i] === "process" ? /GPU \d+$/.exec(columns.file[i])?.[0] ?? "" : columns.file[i];
     const key = `${columns.name[i]}\0${columns.kind[i]}\0${columns.module[i]}\0${file}\0${columns.line[i]}`;
     let id = seen.get(key);
     if (id === undefined) { id = example.length; seen.set(key, id); example.push(i); }
@@ -40,11 +40,16 @@ export const KIND_NAME: Record<FrameKind, string> = {
 
 export const baseName = (path: string): string => path.slice(path.lastIndexOf("/") + 1);
 
+/** A kernel, collective or copy on the device: its `file` is its full name. (Host frames of kind collective have a line or a module.) */
+export const onDevice = (f: Frames, i: number): boolean => f.kind[i] === "cuda" || ((f.kind[i] === "collective" || f.kind[i] === "copy") && !f.line[i]);
+export const fullName = (f: Frames, i: number): string => (onDevice(f, i) && f.file[i]) || f.name[i];
+
 /** What stands muted beside a name: data.py:88, libc.so.6, train.py, pid 4182. */
 export function place(f: Frames, i: number): string {
   const kind = f.kind[i];
   if (kind === "process") return [f.module[i], f.file[i]].filter(Boolean).join(", ");
   if (kind === "python" && f.file[i]) return f.line[i] ? `${baseName(f.file[i])}:${f.line[i]}` : baseName(f.file[i]);
+  if (onDevice(f, i)) return f.module[i];
   if (kind === "root" || kind === "thread") return f.module[i] || f.file[i];
   if (f.line[i] && f.file[i]) return `${baseName(f.file[i])}:${f.line[i]}`;
   return f.module[i] || baseName(f.file[i]);

@@ -83,10 +83,21 @@ export function short(name: string): string {
 
 // Values: samples and nanoseconds become cores and seconds; samples never pose as time.
 export const inCores = (a: FlameAnswer, v: number): number => (v * (a.unit === "nanoseconds" ? 1 : a.period_ns)) / 1e9 / Math.max(1e-9, a.seconds);
-export function valueText(a: FlameAnswer, v: number): string { return a.type === "cpu" ? cores(inCores(a, v)) : seconds(v / 1e9); }
+/** True where values are scaled up from what was recorded; launches that were counted are not. */
+export const isEstimate = (a: FlameAnswer): boolean => a.estimate !== undefined && (a.estimate.recorded === null || a.estimate.windows > 0);
+export const tilde = (a: FlameAnswer): string => (isEstimate(a) ? "~" : "");
+export function valueText(a: FlameAnswer, v: number): string { return a.type === "cpu" ? cores(inCores(a, v)) : `${tilde(a)}${seconds(v / 1e9)}`; }
+/** What a whole profile amounts to: "~41 % of 2 GPUs, 8.2 s". */
+export function totalText(a: FlameAnswer, v: number): string {
+  const e = a.estimate;
+  if (a.type === "off_cpu") return `${seconds(v / 1e9)} waited`;
+  if (!e || !(e.gpu_seconds > 0)) return valueText(a, v);
+  const share = `${tilde(a)}${percent(v / 1e9 / e.gpu_seconds, 0)} of ${view.value.gpu !== "" ? `GPU ${view.value.gpu}` : e.gpus === 1 ? "1 GPU" : `${e.gpus} GPUs`}`;
+  return a.type === "gpu_idle" ? `${share} idle, ${seconds(v / 1e9)}` : `${share}, ${seconds(v / 1e9)}`;
+}
 /** A cell of the table, without its unit; as many decimals for all as the whole asks for. */
 export function cellText(a: FlameAnswer, v: number): string {
-  if (a.type !== "cpu") return seconds(v / 1e9);
+  if (a.type !== "cpu") return v === 0 ? "0" : valueText(a, v);
   const all = inCores(a, a.total), c = inCores(a, v), d = all >= 20 ? 1 : all >= 0.5 ? 2 : 3;
   if (v === 0) return "0";
   return c < 0.5 / 10 ** d ? `<\u202f${1 / 10 ** d}` : c.toFixed(d);

@@ -70,7 +70,7 @@ const LIBRARY_MODULE = /\.so(\.|$)|^(vmlinux|\[.*\])$|\.ko$|^(python3?[\d.]*|nod
 /** The program's own frames: no interpreter, no shared library, no kernel, no installed package. */
 export function isMine(f: Frames, i: number): boolean {
   const kind = f.kind[i];
-  if (kind === "cuda") return true;
+  if (kind === "cuda" || kind === "collective" || kind === "copy") return true; // what the device spent its time on
   if (kind === "python") return !LIBRARY_FILE.test(f.file[i]);
   if (kind !== "native" && kind !== "guessed") return false;
   return f.module[i] !== "" && !LIBRARY_MODULE.test(f.module[i]) && !(f.file[i] && LIBRARY_FILE.test(f.file[i])) && !isRuntime(f, i);

@@ -7,7 +7,7 @@ import { stamp } from "../time.ts";
 /** Dot, the agent's own cost, and details on a click. */
 export function StatusChip() {
   const n = node.value, s = status.value.value, level = gone.value ? "bad" : !n ? "none" : n.live ? "ok" : "warn";
-  const text = gone.value ? "store gone" : !s ? "…" : !n ? "no agent" : !n.live ? `silent ${span((now.value - n.last_ms) / 1000)}` : n.agent ? `${percent(n.agent.cpu_share)} CPU` : "live";
+  const text = gone.value ? "store gone" : !s ? "…" : !n ? "no agent" : !n.live ? `silent ${span((now.value - n.last_ms) / 1000)}` : n.agent ? `${percent(n.agent.cpu_share)} CPU${n.agent.gpu_duty ? `, duty ${percent(n.agent.gpu_duty, 0)}` : ""}` : "live";
   return (
     <>
       <button class="ctl" id="status" aria-haspopup="dialog" aria-expanded={open.value === "status"} title="The agent's own cost, share of this node's CPUs" onClick={(e) => toggle("status", e.currentTarget)}>
@@ -28,6 +28,7 @@ function Details() {
         {a && <><dt>User and system time</dt><dd>{percent(a.cpu_cores, 2)} of a core</dd>
           <dt>In the kernel (BPF)</dt><dd>{percent(a.bpf_cores, 2)} of a core</dd>
           <dt>Both, of {n.cores} cores</dt><dd>{percent(a.cpu_share, 2)}</dd>
+          {n.agent?.gpu_duty != null && <><dt>GPU launches recorded</dt><dd>{percent(a.gpu_duty ?? 0, 0)} of the time{a.gpu_budget ? `, to cost ${percent(a.gpu_budget, 0)} at most` : ""}</dd></>}
           <dt>Memory</dt><dd>{bytes(a.memory_bytes)}</dd>
           <dt>Version</dt><dd>{a.version}</dd></>}
         <dt>Newest data</dt><dd>{span(Math.max(0, (now.value - n.last_ms) / 1000))} ago</dd>

@@ -3,6 +3,7 @@
 import { useEffect } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { count, plural, span } from "../format.ts";
+import { cudaProcesses, cudaText } from "../gpu.ts";
 import { refresh } from "../poll.ts";
 import { flame, go, gone, hasGpu, losses, node, now, processes, range, setRange, showRange, status, view } from "../state.ts";
 import { stamp } from "../time.ts";
@@ -36,6 +37,10 @@ export function Beginning() {
   );
 }
 
+const QUIET: Record<Tab, string> = {
+  cpu: "The CPUs were idle, or the agent was away.", gpu_time: "Nothing ran on the GPU, or nothing was recorded.",
+  gpu_idle: "The GPU was not idle, or nothing was recorded.", off_cpu: "No thread waited long enough, or the agent was away.",
+};
 export function Empty() {
   const n = node.value, v = view.value, r = range.value, filtered = v.match.length > 0 || v.focus !== "" || v.exclude.length > 0;
   const newest = n?.last_ms ?? status.value.value?.data.newest_ms ?? null, oldest = n?.first_ms ?? status.value.value?.data.oldest_ms ?? null;
@@ -55,7 +60,7 @@ export function Empty() {
       <h3>No data in this range</h3>
       {newest !== null && before && <><p>{n ? n.node : "The store"} last had data at {stamp(newest, v.utc)}, {span((now.value - newest) / 1000)} ago.</p><p><button class="primary" onClick={() => jump(newest)}>Jump there</button></p></>}
       {oldest !== null && after && <><p>The first data is from {stamp(oldest, v.utc)}.</p><p><button class="primary" onClick={() => jump(oldest + width)}>Jump there</button></p></>}
-      {!before && !after && <><p>{has ? "The CPUs were idle, or the agent was away." : "The agent has sent no stacks yet."}</p><p><button class="primary" onClick={() => setRange("-5m", "now")}>Last 5 minutes</button></p></>}
+      {!before && !after && <><p>{has ? QUIET[v.tab] : "The agent has sent no stacks yet."}</p><p><button class="primary" onClick={() => setRange("-5m", "now")}>Last 5 minutes</button></p></>}
     </div>
   );
 }
@@ -77,7 +82,7 @@ export function Failed() {
 const NEEDS: Record<Exclude<Tab, "cpu">, { title: string; text: string; cmd: string }> = {
   gpu_time: { title: "GPU time is not recorded here", text: "A flame graph from the Python line to the kernel, weighted by time on the device. It needs the CUDA library inside the processes to be measured.", cmd: "gpustrobe run -- python train.py" },
   gpu_idle: { title: "GPU idle time is not recorded here", text: "Time in which a GPU waited, put under what the launching threads were doing. It needs the kernel records of the CUDA library, the same as GPU time.", cmd: "gpustrobe run -- python train.py" },
-  off_cpu: { title: "Off-CPU time is not recorded here", text: "Where threads wait: locks, disk, network. Off by default, because it probes each context switch.", cmd: "gpustrobe agent --off-cpu" },
+  off_cpu: { title: "Off-CPU time is not recorded here", text: "Where threads wait: locks, disk, network, the run queue. Off by default, because it runs at each context switch.", cmd: "gpustrobe agent --off-cpu" },
 };
 export function NotRecorded({ tab }: { tab: Exclude<Tab, "cpu"> }) {
   const n = NEEDS[tab], gpu = tab !== "off_cpu";
@@ -87,9 +92,9 @@ export function NotRecorded({ tab }: { tab: Exclude<Tab, "cpu"> }) {
   }
   return (
     <div class="note" id="needs">
-      <h3>{n.title}</h3><p>{n.text}</p>
+      <h3>{gpu && cudaProcesses.value.all ? cudaText().replace(/\.$/, "") : n.title}</h3><p>{n.text}</p>
       <p><code class="cmd">{n.cmd}</code></p>
-      <p class="muted">This version records CPU stacks and the driver's readings; this tab fills with a later one.</p>
+      {gpu && <p class="muted">A process that runs already has to be started again with it; the library sleeps until the agent asks.</p>}
     </div>
   );
 }
