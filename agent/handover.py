@@ -96,7 +96,6 @@ def code_from(head: loader.CodeHead, texts: bytes) -> PythonCode:
         first_line=head.first_line,
         name=text(texts[:file]),
         file=text(texts[file:lines]),
-        lines=texts[lines : lines + head.lines_length],
     )
 
 

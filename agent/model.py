@@ -25,7 +25,7 @@ class RawKind(IntEnum):
 
     RAW = 0  # owner: process id; address: user address in no file (JIT, unknown); detail: JIT object, 0 = not known
     NATIVE = 1  # owner: file id; address: file offset
-    PYTHON = 2  # owner: process id; address: code object; detail: instruction offset << 32 | check
+    PYTHON = 2  # owner: process id; address: code object; detail: line << 32 | check
     END = 3  # address: enum gs_end
     GUESSED = 4  # as NATIVE, found by scanning
     RAW_GUESSED = 5  # as RAW, found by scanning
@@ -107,7 +107,6 @@ class PythonCode:
     first_line: int
     name: str  # qualified from 3.11 on
     file: str
-    lines: bytes  # co_linetable, in 3.9 co_lnotab
 
 
 @dataclass(frozen=True, slots=True)

@@ -225,7 +225,7 @@ uint64_t gs_epoch_bytes(const struct gs_epoch *e)
 	return e->room_frames * sizeof(struct gs_frame) + (e->room_stacks + (uint64_t)e->room_stack_frames) * sizeof(uint32_t) +
 	       e->room_processes * sizeof(struct gs_process_seen) + e->room_threads * sizeof(struct gs_thread_record) +
 	       e->room_files * sizeof(struct gs_file_record) + index_bytes(&e->frame_index) + index_bytes(&e->stack_index) +
-	       index_bytes(&e->process_index) + index_bytes(&e->thread_index) + e->codes.room +
-	       e->codes.room_keys * sizeof(struct gs_code_key) + index_bytes(&e->codes.index) + e->jits.room +
+	       index_bytes(&e->process_index) + index_bytes(&e->thread_index) + gs_codes_bytes(&e->codes) +
+	       e->jits.room +
 	       e->jits.room_waiting * sizeof(struct gs_jit_waiting);
 }

@@ -203,17 +203,25 @@ static int add_raw(struct walk *w, uint64_t address, int guessed, int leaf)
 	}
 }
 
-/* A frame seen for the first time may be the first of its code object too. */
+/* Instructions of one line are one frame: (code, line, check). */
 static int add_python(struct walk *w, uint64_t code, uint64_t detail)
 {
 	const struct gs_sample *s = w->r->sample;
-	struct gs_epoch *e = w->core->epoch;
-	uint32_t known = e->n_frames;
-	int result = add(w, GS_PYTHON, w->process, code, detail);
+	struct gs_codes *codes = &w->core->epoch->codes;
+	uint32_t frame = gs_codes_frame(codes, w->process, code, detail);
+	const struct gs_python *p;
+	uint64_t line;
+	int result;
 
-	if (e->n_frames != known && w->core->mappings)
-		gs_codes_see(&e->codes, w->process, s->tgid, gs_mappings_python(w->core->mappings, s->tgid, s->start_boottime), code,
-			     (uint32_t)detail);
+	if (frame != GS_NO_ID) {
+		w->core->frame_ids[w->n++] = frame;
+		return KEEP;
+	}
+	p = w->core->mappings ? gs_mappings_python(w->core->mappings, s->tgid, s->start_boottime) : NULL;
+	line = gs_codes_line(codes, w->process, s->tgid, p, code, detail);
+	result = add(w, GS_PYTHON, w->process, code, line << 32 | (uint32_t)detail);
+	if (result == KEEP)
+		gs_codes_remember(codes, w->process, code, detail, w->core->frame_ids[w->n - 1]);
 	return result;
 }
 

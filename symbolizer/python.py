@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from gpustrobe.agent.model import Frame
 from gpustrobe.symbolizer.names import printable
-from gpustrobe.symbolizer.python_lines import LineTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,7 +24,6 @@ class PythonNames:
 
     def __init__(self) -> None:
         self._codes: dict[tuple[int, int, int], PythonCode] = {}
-        self._tables: dict[tuple[int, int, int], LineTable] = {}
         self._lock = threading.Lock()
 
     def learn(self, codes: Iterable[PythonCode]) -> None:
@@ -35,7 +33,6 @@ class PythonNames:
     def forget(self) -> None:
         with self._lock:
             self._codes.clear()
-            self._tables.clear()
 
     def resolve(self, frame: RawFrame) -> tuple[Frame, ...]:
         key = (frame.owner, frame.address, frame.detail & 0xFFFFFFFF)
@@ -44,9 +41,6 @@ class PythonNames:
         if code is None or code.state != "read":
             reason = REASONS[code.state] if code else NOT_READ
             return (Frame("[Python code]", "python", reason=reason),)
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = LineTable(code.version, code.first_line, code.lines)
-        line = table.line(frame.detail >> 32)
+        line = frame.detail >> 32
         file = printable(code.file)
         return (Frame(printable(code.name), "python", posixpath.basename(file), file, line or code.first_line),)

@@ -33,10 +33,16 @@ TAILS = {
 }
 
 
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    """Lines of eight libpythons are looked up once."""
+    return tmp_path_factory.mktemp("names")
+
+
 Stacks = Counter[tuple[Frame, ...]]
 
 
-def profile(arguments: list[str]) -> dict[str, Stacks]:
+def profile(arguments: list[str], cache: Path) -> dict[str, Stacks]:
     """All interpreters at once: samples by whole stack, root first. The first window settles tables and is left out."""
     processes = {
         label: subprocess.Popen([command, *arguments], stdout=subprocess.PIPE)
@@ -56,13 +62,13 @@ def profile(arguments: list[str]) -> dict[str, Stacks]:
         for process in processes.values():
             process.kill()
             process.communicate()
-    return named(windows, labels)
+    return named(windows, labels, cache)
 
 
-def named(windows: list[Window], labels: dict[int, str]) -> dict[str, Stacks]:
+def named(windows: list[Window], labels: dict[int, str], cache: Path) -> dict[str, Stacks]:
     stacks: dict[str, Stacks] = {label: Counter() for label in labels.values()}
     frames, raw, pids, threads = [], [], {}, {}
-    with closing(Symbolizer(None)) as symbolizer:
+    with closing(Symbolizer(cache)) as symbolizer:
         for number, window in enumerate(windows):
             symbolizer.learn(window.files, window.processes, window.codes)
             frames += symbolizer.resolve(window.frames)
@@ -93,8 +99,8 @@ def right(stack: tuple[Frame, ...], shape: str, interpreter: str) -> bool:
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, *TAILS])
-def test_shape(shape):
-    for interpreter, stacks in profile([str(TARGET), shape, "30"]).items():
+def test_shape(shape, cache):
+    for interpreter, stacks in profile([str(TARGET), shape, "30"], cache).items():
         total = sum(stacks.values())
         assert total > 10, interpreter
         good = sum(value for stack, value in stacks.items() if right(stack, shape, interpreter))
@@ -102,11 +108,11 @@ def test_shape(shape):
         assert good / total >= 0.99, (interpreter, good, total, bad[:3])
 
 
-def test_lines_are_those_that_run():
+def test_lines_are_those_that_run(cache):
     text = TARGET.read_text().splitlines()
     in_leaf = {n for n, line in enumerate(text, 1) if line.strip() in ("for i in range(1000):", "total += i * i % 7")}
     call = next(n for n, line in enumerate(text, 1) if line.strip() == "return inner()")
-    for interpreter, stacks in profile([str(TARGET), "nested", "30"]).items():
+    for interpreter, stacks in profile([str(TARGET), "nested", "30"], cache).items():
         lines: Counter[tuple[int, int]] = Counter()
         for stack, value in stacks.items():
             if right(stack, "nested", interpreter):

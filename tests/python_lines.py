@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Line of an instruction from a code object's line table, for CPython 3.9 to 3.14.
+"""Twin of bpf/python_lines.c: line of an instruction from a code object's line table, for CPython 3.9 to 3.14.
 
 Formats, from CPython's Objects/lnotab_notes.txt and Objects/locations.md (3.11 on):
 3.9   co_lnotab: pairs of unsigned address step, signed line step (bytes)
