@@ -287,7 +287,7 @@ struct gs_activity {
 	uint32_t commit;
 	uint8_t type;
 	uint8_t flags; /* enum gs_activity_flag; bits 4-7: multiplicity, the windows that cover its launch (15 = 15 or more) */
-	uint16_t kind; /* MEMCPY: copyKind | srcKind << 8 | dstKind << 12; SYNC: its type; OVERHEAD: 1-8 as in cupti_records; KERNEL: launchType */
+	uint16_t kind; /* MEMCPY: copyKind | srcKind << 8 | dstKind << 12; SYNC: its type; OVERHEAD: 1 driver compiler, 2-8 CUPTI's n << 16, 9 its buffer flush; KERNEL: launchType */
 	uint64_t start; /* cupti */
 	uint64_t end;   /* cupti */
 	uint32_t correlation; /* 0 for OVERHEAD of old versions */
@@ -369,7 +369,7 @@ enum gs_entry_type { GS_ENTRY_STRING = 1, GS_ENTRY_SHAPE };
 struct gs_entry {
 	uint32_t size;
 	uint16_t type;
-	uint16_t flags; /* STRING: 1 = cut. SHAPE: 1 = coarse: grid, block, cluster are 0, other values those of the first seen */
+	uint16_t flags; /* STRING: 1 = cut. SHAPE: 1 = coarse: only the name is set, the arena was three quarters full */
 };
 struct gs_string {
 	struct gs_entry entry;
