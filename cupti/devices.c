@@ -33,7 +33,8 @@ static void announce(const struct gs_driver *driver, struct gs_names *names, int
 	record.pci_domain = attribute(driver, PCI_DOMAIN, device);
 	record.pci_bus = attribute(driver, PCI_BUS, device);
 	record.pci_device = attribute(driver, PCI_DEVICE, device);
-	record.capability = attribute(driver, CAPABILITY_MAJOR, device) * 10 + attribute(driver, CAPABILITY_MINOR, device);
+	uint32_t major = attribute(driver, CAPABILITY_MAJOR, device), minor = attribute(driver, CAPABILITY_MINOR, device);
+	record.capability = major == ~0u || minor == ~0u ? 0 : major * 10 + minor;
 	gs_ring_push(names->ring, &record, 1);
 }
 

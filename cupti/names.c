@@ -55,40 +55,57 @@ static uint32_t add_string(struct gs_names *names, const char *text, uint32_t le
 	return id;
 }
 
-static uint32_t find_or_add(struct gs_names *names, const char *text, uint32_t length, int cut)
+/* The slot of a text, or the free one where it belongs (then *id is 0); GS_STRING_SLOTS when the table is full. Needs no
+ * lock: slots are filled once, the id last. */
+static uint32_t find_string(struct gs_names *names, const char *text, uint32_t length, uint32_t hash, uint32_t *id)
 {
-	uint32_t hash = hash_bytes(text, length);
 	for (uint32_t i = 0; i < GS_STRING_SLOTS; i++) {
 		uint32_t at = (hash + i) & (GS_STRING_SLOTS - 1);
-		if (!names->strings[at].id) {
-			uint32_t id = add_string(names, text, length, hash, cut);
-			names->strings[at].hash = hash;
-			names->strings[at].id = id;
-			return id;
-		}
+		*id = __atomic_load_n(&names->strings[at].id, __ATOMIC_ACQUIRE);
+		if (!*id)
+			return at;
 		if (names->strings[at].hash != hash)
 			continue;
-		const struct gs_string *known = (const struct gs_string *)(names->ring->arena + names->strings[at].id);
+		const struct gs_string *known = (const struct gs_string *)(names->ring->arena + *id);
 		if (known->length == length && !memcmp(known->text, text, length))
-			return names->strings[at].id;
+			return at;
 	}
-	return 0;
+	*id = 0;
+	return GS_STRING_SLOTS;
+}
+
+/* The lock is held for a microsecond, by a thread that may be preempted: a launch tries for about so long, then goes without. */
+static int lock(struct gs_names *names, int patient)
+{
+	for (int tries = 0; atomic_flag_test_and_set_explicit(&names->busy, memory_order_acquire); tries++) {
+		if (patient)
+			sched_yield();
+		else if (tries == 500)
+			return 0;
+	}
+	return 1;
 }
 
 uint32_t gs_string_id(struct gs_names *names, const char *text, int patient)
 {
-	uint32_t length = (uint32_t)strnlen(text, GS_STRING_LIMIT + 1);
+	uint32_t length = (uint32_t)strnlen(text, GS_STRING_LIMIT + 1), id;
 	int cut = length > GS_STRING_LIMIT;
 	if (cut)
 		length = GS_STRING_LIMIT;
-	while (atomic_flag_test_and_set_explicit(&names->busy, memory_order_acquire)) {
-		if (!patient) {
-			gs_add(names->ring, GS_COUNTER_names_busy, 1);
-			return 0;
-		}
-		sched_yield();
+	uint32_t hash = hash_bytes(text, length);
+	find_string(names, text, length, hash, &id);
+	if (id)
+		return id;
+	if (!lock(names, patient)) {
+		gs_add(names->ring, GS_COUNTER_names_busy, 1);
+		return 0;
 	}
-	uint32_t id = find_or_add(names, text, length, cut);
+	uint32_t at = find_string(names, text, length, hash, &id);
+	if (!id && at < GS_STRING_SLOTS) {
+		id = add_string(names, text, length, hash, cut);
+		names->strings[at].hash = hash;
+		__atomic_store_n(&names->strings[at].id, id, __ATOMIC_RELEASE);
+	}
 	atomic_flag_clear_explicit(&names->busy, memory_order_release);
 	return id;
 }

@@ -18,7 +18,7 @@ struct gs_pointer {
 
 struct gs_names {
 	struct gs_ring *ring;
-	atomic_flag busy; /* of `strings` */
+	atomic_flag busy; /* held by who adds to `strings` */
 	_Atomic uint32_t epoch;
 	struct gs_pointer pointers[GS_POINTER_SLOTS];
 	struct {
@@ -30,8 +30,8 @@ struct gs_names {
 /* Maps the tables; NULL without memory. */
 struct gs_names *gs_names_create(struct gs_ring *ring);
 
-/* Id of a text; 0 if the arena is full. patient: tries again while another thread interns (our own thread); else returns
- * 0 at once and counts names_busy. */
+/* Id of a text; 0 if the arena is full. A new text needs a lock: patient (our own thread) waits for it, others try for about
+ * a microsecond, then get 0 and count names_busy. */
 uint32_t gs_string_id(struct gs_names *names, const char *text, int patient);
 
 /* The same, remembered by address until the next gs_names_forget_pointers: a text that is freed and another one put in its

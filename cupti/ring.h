@@ -337,7 +337,7 @@ struct gs_device {
 	uint32_t name;    /* string id */
 	uint8_t uuid[16];
 	uint32_t pci_domain, pci_bus, pci_device; /* ~0 = not known */
-	uint32_t capability; /* 90 = 9.0 */
+	uint32_t capability; /* 90 = 9.0; 0 = not known */
 	uint64_t memory;     /* bytes */
 	uint64_t reserved1;
 };

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import numpy as np
-
 from gpustrobe.cupti import ring
 
 _futex = ctypes.CDLL(None, use_errno=True).syscall
@@ -24,7 +23,7 @@ def find(pid: int) -> int | None:
     """An own descriptor of the ring of process `pid`."""
     for link in Path(f"/proc/{pid}/fd").iterdir():
         try:
-            if os.readlink(link) == ring.LINK:
+            if str(link.readlink()) == ring.LINK:
                 return os.open(link, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             continue
