@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arithmetic of windows and of stack sampling: no clock, no state. cupti/schedule.py is its slow twin under the same tests. */
+/* Arithmetic of windows and of stack sampling: no clock, no state. tests/test_cupti_units.py has a slow twin. */
 #ifndef GPUSTROBE_SCHEDULE_H
 #define GPUSTROBE_SCHEDULE_H
 
