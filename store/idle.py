@@ -28,6 +28,7 @@ MIN_IDLE = 0.15  # of the range
 MIN_SURE, MIN_SURE_PART = 0.1, 0.4  # lower end of the interval, of the range and of the estimate
 MAX_UNKNOWN = 0.5  # a GPU about which so little is known is not talked of
 MIN_FRAME_SHARE = 0.3  # of the idle time
+MIN_DEPTH = 6  # nearer to the root (process start, thread start) a native frame says nothing
 MIN_WAIT = 0.2  # of another GPU's seconds, in collectives
 MIN_WAIT_EXCESS = 1.5  # in seconds in which the first was mostly idle, against the others
 _LIBRARY = re.compile(r"(^|/)(site-packages|dist-packages|lib/python3[^/]*|lib64/python3[^/]*)/|^<")
@@ -59,39 +60,38 @@ def idle_finding(reader: Reader, contents: Contents, question: Question) -> dict
     bounds = _bounds(worst, estimate.read_recording(reader, question))
     if not _strong(reader, question, worst, bounds):
         return None
-    estimated = bounds[0] < bounds[1]
-    mark = "~" if estimated else ""
+    mark = "~" if bounds[0] < bounds[1] else ""
+    where = f" of {worst.node}" if not question.node else ""
     text: list[dict[str, object]] = [
-        {
-            "t": f"GPU {worst.index}"
-            + (f" of {worst.node}" if not question.node else "")
-            + f" was idle {mark}{_percent(worst.share)} of this range"
-        }
+        {"t": f"GPU {worst.index}{where} was idle {mark}{_percent(worst.share)} of this range"}
     ]
-    answer = {
-        "gpu": worst.uuid,
-        "node": worst.node,
-        "tab": "gpu_idle",
-        "focus": "",
-        "match": "",
-        "idle": round(worst.share, 4),
-    }
     cause = _cause(reader, contents, question, worst)
     if cause is not None:
         name, file, line, share = cause
         text += [{"t": f", {_percent(share)} of it under "}, {"t": name, "code": True}]
         if file and line:
             text += [{"t": ", "}, {"t": f"{file.rsplit('/', 1)[-1]}:{line}", "code": True}]
-        answer["focus"] = f"^{re.escape(name)}$"
-    if (
-        waiting := _waiting(reader, contents, question, worst, [gpu for gpu in gpus if gpu.node == worst.node])
-    ) is not None:
+    others = [gpu for gpu in gpus if gpu.node == worst.node and gpu.uuid != worst.uuid]
+    if (waiting := _waiting(reader, contents, question, worst, others)) is not None:
         index, share, what = waiting
         text.append({"t": f". GPU {index} waited for it: {mark}{_percent(share)} in {what}"})
-    evidence = f"{len(worst.second)} recording windows" if estimated else f"{len(worst.second)} s recorded whole"
-    if estimated:
-        evidence = f"{bounds[0] * 100:.0f}–{bounds[1] * 100:.0f} % (95 % interval), {evidence}"
-    return {"text": text, "evidence": evidence, **answer}
+    return {
+        "text": text,
+        "evidence": _evidence(worst, bounds),
+        "gpu": worst.uuid,
+        "node": worst.node,
+        "tab": "gpu_idle" if cause is not None else "gpu_time",
+        "focus": f"^{re.escape(cause[0])}$" if cause is not None else "",
+        "match": "",
+        "idle": round(worst.share, 4),
+    }
+
+
+def _evidence(gpu: Gpu, bounds: tuple[float, float]) -> str:
+    low, high = bounds
+    if low == high:
+        return f"{len(gpu.second)} s recorded whole"
+    return f"{low * 100:.0f}–{high * 100:.0f} % (95 % interval), {len(gpu.second)} recording windows"
 
 
 def _percent(share: float) -> str:
@@ -154,8 +154,7 @@ def _cause(reader: Reader, contents: Contents, question: Question, gpu: Gpu) -> 
         rank = (python and not _LIBRARY.search(file), python, share >= 0.5, depth[number])
         if best is None or rank > best[0]:
             best = (rank, (name, file, line, share))
-    # Near the root (process start, thread start) a native frame says nothing.
-    return None if best is None or (not best[0][1] and best[0][3] < 6) else best[1]
+    return None if best is None or (not best[0][1] and best[0][3] < MIN_DEPTH) else best[1]
 
 
 def _depths(profile: Profile) -> NDArray[np.int64]:
@@ -175,8 +174,6 @@ def _waiting(
     best = None
     empty = idle.second[idle.idle > 0.5]
     for gpu in gpus:
-        if gpu.uuid == idle.uuid:
-            continue
         mine = replace(question, matchers=(*question.matchers, *_only(gpu)))
         data = estimate.readings(reader, mine, "gpu.time.collective")
         share, during = data["mean"] / SECOND, np.isin(data["second"], empty)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 import { computed } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
+import { plural } from "../format.ts";
 import { plotWidth, shownCharts } from "../poll.ts";
 import { open, Popover, toggle } from "../popover.tsx";
 import { cores, go, gpus, hasGpu, node, view } from "../state.ts";
@@ -62,7 +63,7 @@ function Folds() {
   if (device && cuda.measured >= cuda.all) return null;
   return (
     <div class="fold" id="nodevicetime"><b>Device time</b>
-      <span class="grow cut">{cuda.all ? `${cudaText()} ` : "Not measured. "}{device ? "Time of the others is missing below; they need the CUDA library." : "Compute, collective, copy and idle need the CUDA library; the charts below are the driver's readings."}</span>
+      <span class="grow cut">{device ? `${plural(cuda.all, "CUDA process", "CUDA processes")}, ${cuda.measured} with device time here. The others ran nothing, or lack the CUDA library.` : `${cuda.all ? cudaText() : "Not measured."} `}{device ? "" : "Compute, collective, copy and idle need the CUDA library; the charts below are the driver's readings."}</span>
       <code class="w1">gpustrobe run -- CMD</code>
     </div>
   );

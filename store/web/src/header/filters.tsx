@@ -45,7 +45,7 @@ function Chip({ part: p }: { part: Part }) {
 }
 
 const typed = signal(""), answer = signal<Labels | null>(null), failed = signal("");
-const ORDER = ["comm", "script", "pod", "namespace", "container", "service", "thread", "pid", "tid", "gpu_index"];
+const ORDER = ["comm", "script", "pod", "namespace", "container", "service", "thread", "pid", "tid", "gpu_index", "category", "stream", "graph"];
 const MOST = 60;
 
 function Chooser() {

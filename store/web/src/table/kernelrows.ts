@@ -12,7 +12,7 @@ const BY: Record<KernelSort, (k: Kernel) => number | string | null> = {
 
 /** Greatest first (names: A first); what is not known stands last, either way up. */
 export function sortKernels(list: readonly Kernel[], by: KernelSort, up: boolean): Kernel[] {
-  const of = BY[by], turn = (typeof of(list[0] ?? ({} as Kernel)) === "string" ? 1 : -1) * (up ? -1 : 1);
+  const of = BY[by], turn = (by === "name" || by === "from" ? 1 : -1) * (up ? -1 : 1);
   return [...list].sort((a, b) => {
     const x = of(a), y = of(b);
     if (x === null || y === null) return x === y ? b.time - a.time : x === null ? 1 : -1;
@@ -49,7 +49,11 @@ export const estimated = (a: KernelsAnswer): boolean => a.estimate.recorded === 
 export const short = (ns: number | null): string => (ns === null ? "–" : seconds(ns / 1e9));
 export const launchText = (a: KernelsAnswer, n: number | null): string => (n === null ? "–" : `${estimated(a) && !a.estimate.counted ? "~" : ""}${count(n)}`);
 export const timeText = (a: KernelsAnswer, ns: number): string => `${estimated(a) ? "~" : ""}${seconds(ns / 1e9)}`;
-export const intervalText = ([low, high]: [number, number]): string => { const unit = high >= 1e9 ? 1e9 : high >= 1e6 ? 1e6 : 1e3; return `${digits(low / unit, 3)}–${digits(high / unit, 3)} ${unit === 1e9 ? "s" : unit === 1e6 ? "ms" : "µs"}`; };
+/** "403–440 s"; as many digits as tell the ends apart. */
+export function intervalText([low, high]: [number, number]): string {
+  const [unit, name] = high >= 1e9 ? [1e9, "s"] : high >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
+  for (let n = 3; ; n++) { const a = digits(low / unit, n), b = digits(high / unit, n); if (a !== b || n === 6) return `${a === b ? a : `${a}–${b}`} ${name}`; }
+}
 
 /** Everything of a kernel, for the row's title. */
 export function kernelTitle(a: KernelsAnswer, k: Kernel): string {
