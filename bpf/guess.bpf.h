@@ -40,10 +40,14 @@ static __always_inline int call_before(__u64 address, __u64 *target)
 	return 0;
 }
 
-/* A direct call goes to the code that was interrupted, or to a stub beside it. The stack of a function that keeps its locals
+/* What makes an address count: where it lies; a call before it; that call's target, where the instruction tells it, at or before the
+ * callee's own address; and that within a page. */
+enum { PROOF_MAPPED, PROOF_CALL, PROOF_TARGET, PROOF_NEAR };
+
+/* A direct call goes to where the callee begins. The stack of a function that keeps its locals
  * there is full of return addresses of calls that are over, nearly all of them direct calls between functions of one library.
  * A global function, so that the verifier walks it once and not for each word of the stack. */
-__noinline int return_address(__u64 address, __u32 strict)
+__noinline int return_address(__u64 address, __u32 proof)
 {
 	__u32 zero = 0;
 	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
@@ -54,13 +58,19 @@ __noinline int return_address(__u64 address, __u32 strict)
 		return 0;
 	if ((address - 1 < s->map_start || address - 1 >= s->map_end) && !find_mapping(s, address - 1))
 		return 0;
+	if (proof == PROOF_MAPPED)
+		return 1;
 	call = call_before(address, &target);
-	return call == 1 || (call == 2 && (!strict || (target >= s->callee[0] && target < s->callee[1])));
+	if (proof == PROOF_CALL || call == 0)
+		return call;
+	if (call == 2)
+		return target >= s->callee[0] && target < s->callee[1] && (proof != PROOF_NEAR || s->callee[1] - target <= 4096);
+	return proof == PROOF_TARGET;
 }
 
-static __always_inline bool is_return(__u64 address, bool strict)
+static __always_inline bool is_return(__u64 address, __u32 proof)
 {
-	return is_user_address(address) && return_address(address, strict);
+	return is_user_address(address) && return_address(address, proof);
 }
 
 static __always_inline int go_to(struct gs_scratch *s, __u64 at, __u64 address, __u64 fp)
@@ -73,29 +83,37 @@ static __always_inline int go_to(struct gs_scratch *s, __u64 at, __u64 address, 
 	return GO_ON;
 }
 
-/* The frame pointer's frame, if what it says is a return address; a saved 0 marks the thread's first frame (System V ABI), which
- * need not have been called: Go's runtime.goexit is not. */
+/* Frames that nobody called, but a frame pointer vouches for: the thread's first, which a saved 0 marks (System V ABI: Go's
+ * runtime.goexit), and those of an interpreter made at run time, which pushes return addresses itself (HotSpot): the chain goes on
+ * up the stack from them. After find_mapping. */
+static __always_inline bool frame_follows(const struct gs_scratch *s, __u64 fp, __u64 next)
+{
+	return !next || (!s->map_file && next > fp && next - fp < 1 << 20 && !(next & 7));
+}
+
+/* The frame pointer's frame, if what it says is a return address. */
 static __always_inline bool step_by_fp(struct gs_scratch *s)
 {
-	__u64 frame[2];
+	__u64 frame[2], target;
 
 	if (s->fp < s->sp || (s->fp & 7) || bpf_probe_read_user(frame, sizeof(frame), (void *)s->fp) ||
-	    !is_return(frame[1], false))
+	    !is_return(frame[1], PROOF_MAPPED) || !(frame_follows(s, s->fp, frame[0]) || call_before(frame[1], &target)))
 		return false;
 	go_to(s, s->fp + 8, frame[1], frame[0]);
 	s->by_fp = 1;
 	return true;
 }
 
-static __always_inline bool step_from_leaf(struct gs_scratch *s)
+/* Code of a JIT keeps whatever it likes at its stack pointer, so first only a call of the very function counts. */
+static __always_inline bool step_from_leaf(struct gs_scratch *s, __u32 proof)
 {
 	__u64 top[2];
 
 	if (bpf_probe_read_user(top, sizeof(top), (void *)s->sp))
 		return false;
-	if (top[0] == s->fp && is_return(top[1], true))
+	if (top[0] == s->fp && is_return(top[1], proof))
 		go_to(s, s->sp + 8, top[1], s->fp);
-	else if (is_return(top[0], true))
+	else if (is_return(top[0], proof))
 		go_to(s, s->sp, top[0], s->fp);
 	else
 		return false;
@@ -128,7 +146,7 @@ static __always_inline bool scan_piece(struct gs_scratch *s, __u64 at)
 	if (bpf_probe_read_user(words, sizeof(words), (void *)at))
 		return false;
 	for (int i = 0; i < GS_SCAN_AT_ONCE; i++) {
-		if (is_return(words[i], true)) {
+		if (is_return(words[i], PROOF_TARGET)) {
 			go_to(s, at + i * 8, words[i], likely_fp(s, at + i * 8, below));
 			s->guessed = 1;
 			return true;
@@ -178,8 +196,8 @@ static __always_inline bool guess_caller(struct gs_scratch *s)
 	bool found = find_mapping(s, s->pc - s->is_return);
 
 	s->callee[0] = found ? s->map_start : 0;
-	s->callee[1] = found ? s->map_end : 0;
-	if (!s->is_return && (step_from_leaf(s) || step_by_fp(s)))
+	s->callee[1] = found ? s->pc - s->is_return + 1 : 0;
+	if (!s->is_return && (step_from_leaf(s, PROOF_NEAR) || step_by_fp(s) || step_from_leaf(s, PROOF_TARGET)))
 		return true;
 	if (step_from_aligned(s))
 		return true;

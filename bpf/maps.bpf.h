@@ -51,7 +51,7 @@ struct gs_scratch {
 	__u32 guesses;
 	__u64 saved[4]; /* words found that point up the stack */
 	__u32 n_saved, pad2;
-	__u64 callee[2]; /* the mapping of the frame whose caller is sought */
+	__u64 callee[2]; /* where the function whose caller is sought may begin: its mapping up to where it is */
 	__u64 back[4];  /* pc, sp, fp, is_return before the frame pointer was tried */
 	__u64 low;    /* [low, sp) is the frame just left */
 	__u64 registers[16]; /* of the interrupted function, by DWARF number; its caller no longer has them */

@@ -8,7 +8,7 @@ struct walk {
 	const struct gs_stack_copy *copy;
 	const uint64_t *words;
 	uint64_t pc, sp, fp, start_stack;
-	int is_return;
+	int is_return, by_fp;
 	int failed; /* a read outside the copy */
 };
 
@@ -49,6 +49,22 @@ static int leave_signal(struct walk *w)
 	return w->failed ? GS_END_unreadable_stack : -1;
 }
 
+/* Code without rows: by the frame pointer, which the mapping of what it leads to has to bear out. */
+static int step_by_fp(struct walk *w)
+{
+	uint64_t fp = w->fp;
+
+	if (w->sp >= w->start_stack - GS_FIRST_FRAME)
+		return GS_END_complete;
+	if (fp < w->sp)
+		return GS_END_frame_pointer;
+	w->fp = word_at(w, fp);
+	w->pc = word_at(w, fp + 8);
+	w->sp = fp + 16;
+	w->is_return = w->by_fp = 1;
+	return w->failed || !w->pc ? GS_END_frame_pointer : -1;
+}
+
 /* To the caller: -1, or the end. */
 static int step(struct walk *w, const struct gs_rule *r)
 {
@@ -59,7 +75,8 @@ static int step(struct walk *w, const struct gs_rule *r)
 	if (r->cfa == GS_CFA_SIGNAL)
 		return leave_signal(w);
 	if (r->cfa == GS_CFA_NONE)
-		return w->sp >= w->start_stack - GS_FIRST_FRAME ? GS_END_complete : GS_END_frame_pointer;
+		return step_by_fp(w);
+	w->by_fp = 0;
 	cfa = find_cfa(w, r);
 	if (w->failed)
 		return GS_END_unreadable_stack;
@@ -95,7 +112,7 @@ void gs_replay(const struct gs_stack_copy *copy, uint64_t start_stack, gs_rule_a
 		if (out->n == GS_REPLAY_FRAMES) {
 			end = GS_END_too_deep;
 		} else if (!rule_at(context, address, &rule)) {
-			end = GS_END_no_mapping;
+			end = w.by_fp ? GS_END_frame_pointer : GS_END_no_mapping;
 		} else {
 			out->addresses[out->n++] = address;
 			end = step(&w, &rule);

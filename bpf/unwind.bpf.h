@@ -121,7 +121,7 @@ static __always_inline bool proved(struct gs_scratch *s)
 {
 	__u64 target;
 
-	if (s->fp && !call_before(s->pc, &target)) /* a saved 0 marks the first frame, which nobody called */
+	if (!frame_follows(s, s->back[2], s->fp) && !call_before(s->pc, &target))
 		return false;
 	s->unproven = 0;
 	s->by_fp = 1;
