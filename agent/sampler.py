@@ -232,6 +232,10 @@ class Sampler:
             if self._handle is not None:
                 self._core.gs_core_watch_moments(self._handle, (ctypes.c_uint32 * max(1, len(tids)))(*tids), len(tids))
 
+    def settled(self, timeout: float) -> bool:
+        """Whether the unwind tables of all files seen so far are built, waiting up to `timeout` seconds for it."""
+        return self._handle is not None and self._core.gs_core_settled(self._handle, int(timeout * 1000)) == 1
+
     def feed(self, record: bytes) -> None:
         """Tests, with loader.NO_KERNEL: one ring record."""
         self._core.gs_core_feed(self._handle, record, len(record))

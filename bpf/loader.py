@@ -228,6 +228,7 @@ _SIGNATURES = {
     "gs_core_probe_launches": (c_int, (ctypes.c_void_p, c_char_p, c_char_p)),
     "gs_core_watch_moments": (None, (ctypes.c_void_p, POINTER(c_uint32), c_uint32)),
     "gs_core_counters": (c_uint32, (ctypes.c_void_p, POINTER(c_uint64), c_uint32)),
+    "gs_core_settled": (c_int, (ctypes.c_void_p, c_uint32)),
     "gs_core_counter_name": (c_char_p, (c_uint32,)),
     "gs_core_feed": (None, (ctypes.c_void_p, c_char_p, c_uint64)),
     "gs_core_cut": (None, (ctypes.c_void_p, c_uint64)),

