@@ -11,7 +11,7 @@ import numpy
 KERNEL, COPY, SET, SYNC, GRAPH = 1, 2, 3, 6, 7
 ROW = numpy.dtype(
     [
-        *((name, "<u8") for name in ("api_ns", "start_ns", "end_ns", "bytes", "node_id", "realtime_offset")),
+        *((name, "<i8") for name in ("api_ns", "start_ns", "end_ns", "bytes", "node_id", "realtime_offset")),
         *(
             (name, "<u4")
             for name in (

@@ -145,7 +145,7 @@ static void give_duration(struct gs_sim_op *op)
 		return;
 	if (op->kind == GS_SIM_KERNEL) {
 		double factor = op->function->sigma > 0 ? exp(op->function->sigma * gaussian(n_ops)) : 1;
-		op->duration_ns = op->function->duration_ns * factor + 1;
+		op->duration_ns = op->function->duration_ns * factor < 1 ? 1 : op->function->duration_ns * factor;
 	} else if (op->kind == GS_SIM_COPY || op->kind == GS_SIM_SET) {
 		int host = op->copy_kind == 1 || op->copy_kind == 2, peer = op->copy_kind == 10;
 		double rate = host ? bytes_per_ns[CU_MEMORYTYPE_HOST] : peer ? 200 : bytes_per_ns[CU_MEMORYTYPE_DEVICE];
