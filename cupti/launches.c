@@ -8,6 +8,7 @@
 #include "schedule.h"
 
 #define COST_EVERY 16    /* callbacks, of which one is timed; a clock costs 20-30 ns */
+#define COST_MOST_NS 100000 /* longer: the thread was preempted, which is not our cost */
 #define LATENCY_EVERY 4  /* calls, of which one is timed */
 
 struct gs_launches gs_launches;
@@ -170,8 +171,10 @@ void gs_launch_callback(void *user, int domain, uint32_t cbid, const void *data)
 		thread.tick++;
 		thread.entered = gs_mono();
 		enter(domain, cbid, data);
-		if (thread.tick % COST_EVERY == 0)
-			gs_add(gs_launches.ring, GS_COUNTER_callback_ns, COST_EVERY * (gs_mono() - thread.entered));
+		if (thread.tick % COST_EVERY == 0) {
+			uint64_t cost = gs_mono() - thread.entered;
+			gs_add(gs_launches.ring, GS_COUNTER_callback_ns, COST_EVERY * (cost < COST_MOST_NS ? cost : COST_MOST_NS));
+		}
 	} else if (thread.depth && !--thread.depth) {
 		leave();
 		if (thread.tick % COST_EVERY == 0)

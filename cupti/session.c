@@ -250,6 +250,7 @@ static enum gs_reason start_recording(struct gs_session *session, uint64_t contr
 		sleep_ns(control);
 	if ((reason = gs_recorder_enable(recorder)) && !gs_launches.counting)
 		gs_recorder_unsubscribe(recorder);
+	session->flush_at = gs_mono() + S / 2; /* windows are shorter; sessions and detail want to be seen while they last */
 	return reason;
 }
 
