@@ -42,6 +42,7 @@ static CUpti_BuffersCallbackCompleteFunc complete;
 static CUpti_TimestampCallbackFunc timestamp_callback;
 static uint32_t timestamps_corrupt, working, flush_period_ms;
 static uint64_t n_waiting, order;
+static uint32_t undelivered; /* buffers hold records that no one has seen: for the flush period */
 __thread int gs_sim_in_buffer_callback;
 
 /* Defaults as cupti_activity.h tells them. */
@@ -197,12 +198,14 @@ static void deliver(struct queue *queue)
 		memcpy(queue->buffer + queue->used, &rows[i].record, rows[i].size);
 		queue->used += (rows[i].size + 7) & ~7ull;
 		queue->records++;
+		undelivered = 1;
 	}
 	free(rows);
 }
 
 static void flush(void)
 {
+	undelivered = 0;
 	for (int i = 0; i < CONTEXTS; i++) {
 		deliver(&queues[i]);
 		close_buffer(&queues[i]);
@@ -218,7 +221,7 @@ static void *deliver_at_times(void *unused)
 		double ms = gs_sim_behaviour()->worker_ms;
 		struct timespec pause = {(time_t)(ms / 1000), (long)((ms - 1000 * (time_t)(ms / 1000)) * 1e6)};
 		pthread_mutex_lock(&lock);
-		while (!n_waiting)
+		while (!n_waiting && !(flush_period_ms && undelivered))
 			pthread_cond_wait(&work, &lock);
 		pthread_mutex_unlock(&lock);
 		nanosleep(&pause, NULL);
