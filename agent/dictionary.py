@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 MAPPINGS, LOCATIONS, FUNCTIONS, LINKS, STRINGS, ATTRIBUTES, STACKS = range(1, 8)
 
 BUILD_ID, FRAME_KIND, FRAME_REASON = "process.executable.build_id.gnu", "gpustrobe.frame.kind", "gpustrobe.frame.reason"
+DEVICE_KINDS = ("cuda", "collective", "copy")
 CONTAINER_ID = re.compile(r"[0-9a-f]{12}")
 # Label name -> OTLP attribute (docs/architecture.md). Any other label keeps its name.
 ATTRIBUTE_NAMES = {
@@ -48,6 +49,9 @@ ATTRIBUTE_NAMES = {
     "thread": "thread.name",
     "gpu": "gpu.uuid",
     "gpu_index": "gpu.index",
+    "stream": "gpu.stream",
+    "category": "gpu.category",
+    "graph": "gpu.graph",
 }
 
 
@@ -73,6 +77,7 @@ class Dictionary:
         self._attribute_values = [b""]  # field `value`
         self._attribute_chunks: list[bytes | None] = [b""]  # whole, where the key is pinned
         self._functions, self._function_columns = Interned(), (array("I", [0]), array("I", [0]))
+        self._full_names = array("I", [0])  # of functions, see _function
         self._mappings, self._mapping_columns = Interned(), (array("I", [0]), array("I", [0]))
         self._frames: dict[int, int] = {}  # id(frame) -> number
         self._frame_numbers = Interned()
@@ -172,12 +177,20 @@ class Dictionary:
         self._location_address.append(first.address & (1 << 64) - 1 if first.reason else 0)
         self._location_kind.append(self._attribute(FRAME_KIND, first.kind))
         self._location_reason.append(self._attribute(FRAME_REASON, first.reason) if first.reason else 0)
-        self._location_functions.append([self._function(frame.name, frame.file) for frame in frames])
+        self._location_functions.append([self._function(frame) for frame in frames])
         self._location_lines.append([max(0, frame.line) for frame in frames])
         return number
 
-    def _function(self, name: str, file: str) -> int:
-        return self._pair(self._functions, self._function_columns, self._string(name), self._string(file))
+    def _function(self, frame: Frame) -> int:
+        """What runs on a device has no file; `Frame.file` holds its full name, which goes where linkers' names do."""
+        on_device = frame.kind in DEVICE_KINDS
+        name, text = self._string(frame.name), self._string(frame.file)
+        number = self._functions.add((name, text, on_device))
+        if number == len(self._full_names):
+            self._function_columns[0].append(name)
+            self._function_columns[1].append(0 if on_device else text)
+            self._full_names.append(text if on_device else 0)
+        return number
 
     def _mapping(self, module: str, build_id: str) -> int:
         attribute = self._attribute(BUILD_ID, build_id) if build_id else 0
@@ -229,11 +242,12 @@ class Dictionary:
         mappings, mapping_place = local_numbers(columns.mapping, len(self._mappings))
         functions, function_place = local_numbers(columns.functions, len(self._functions))
         names, files = (view(column)[functions] for column in self._function_columns)
+        full = view(self._full_names)[functions]
         modules, build_ids = (view(column)[mappings] for column in self._mapping_columns)
         attribute_ids = np.concatenate((columns.kind, columns.reason, build_ids, labels))
         attributes, attribute_place = local_numbers(attribute_ids, len(self._attributes))
         keys = view(self._attribute_keys)[attributes]
-        string_ids = np.concatenate((np.arange(self._pinned), names, files, modules, keys))
+        string_ids = np.concatenate((np.arange(self._pinned), names, full, files, modules, keys))
         strings, string_place = local_numbers(string_ids, len(self._strings))
         parts = [
             b"\x0a\x00",
@@ -241,7 +255,7 @@ class Dictionary:
             b"\x12\x00",
             _location_table(columns, mapping_place, function_place, attribute_place),
             b"\x1a\x00",
-            wire.messages(FUNCTIONS, wire.varint(1, string_place[names]), wire.varint(3, string_place[files]))[0],
+            _function_table(string_place[names], string_place[full], string_place[files]),
             b"\x22\x00\x2a\x00",
             *[self._string_chunks[number] for number in strings.tolist()],
             b"\x32\x00",
@@ -285,6 +299,10 @@ class _Locations(NamedTuple):
 def _mapping_table(modules: NDArray, build_ids: NDArray) -> bytes:
     has = build_ids > 0
     return wire.messages(MAPPINGS, wire.varint(4, modules), wire.packed(5, build_ids[has], has))[0]
+
+
+def _function_table(names: NDArray, full: NDArray, files: NDArray) -> bytes:
+    return wire.messages(FUNCTIONS, wire.varint(1, names), wire.varint(2, full), wire.varint(3, files))[0]
 
 
 def _location_table(columns: _Locations, mappings: NDArray, functions: NDArray, attributes: NDArray) -> bytes:

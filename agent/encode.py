@@ -41,6 +41,8 @@ SAMPLE_TYPES = {
     "gpu_launches": ("gpu_launches", "count"),
     "gpu_idle": ("gpu_idle", "nanoseconds"),
     "gpu_copy": ("gpu_copy", "bytes"),
+    "gpu_queue": ("gpu_queue", "nanoseconds"),
+    "gpu_durations": ("gpu_durations", "count"),
 }
 PINNED = tuple(dict.fromkeys(("cpu", *(name for pair in SAMPLE_TYPES.values() for name in pair))))
 

@@ -118,6 +118,11 @@ class Symbolizer:
             self._count(results)
             return results
 
+    def demangle(self, names: Iterable[str]) -> dict[str, str]:
+        """Names of functions as shown, by linkage name."""
+        with self._work:
+            return self._demangler.demangle(names)
+
     def _resolver(self, kind: RawKind) -> Callable[[list[RawFrame], float], dict[RawFrame, Frames]]:
         return {
             RawKind.NATIVE: self._resolve_native,

@@ -64,7 +64,9 @@ def stack_of(d, index: int) -> tuple:
         build = dict(text_of(d.attribute_table[i], d.string_table) for i in mapping.attribute_indices)
         for line in location.lines:
             function = d.function_table[line.function_index]
-            name, file = d.string_table[function.name_strindex], d.string_table[function.filename_strindex]
+            # the full name of what runs on a device stands in system_name
+            file_index = function.filename_strindex or function.system_name_strindex
+            name, file = d.string_table[function.name_strindex], d.string_table[file_index]
             kind, reason = attributes["gpustrobe.frame.kind"], attributes.get("gpustrobe.frame.reason", "")
             build_id = build.get("process.executable.build_id.gnu", "")
             out.append((name, kind, module, file, line.line, build_id, reason))
