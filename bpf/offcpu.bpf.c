@@ -24,8 +24,8 @@ char LICENSE[] SEC("license") = "GPL";
 #define TASK_DEAD 0x0080
 #define TASK_NOLOAD 0x0400 /* with UNINTERRUPTIBLE: an idle kernel thread */
 
-#define SITE_PREEMPTED 1 /* anywhere: its pc says nothing about how long */
-#define SITE_KERNEL 2
+#define SITE_KERNEL 1    /* so that no site is 0 */
+#define SITE_PREEMPTED 2 /* anywhere: its pc says nothing about how long */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -46,16 +46,33 @@ struct wait_end {
 	struct gs_wait_tail tail;
 };
 
-static __always_inline __u8 *score_of(struct gs_wait *w)
+/* A thread waits at the same place while its user registers stay as they were saved: also once it is no longer current. */
+static __always_inline void find_site(struct gs_wait *w)
 {
-	return &w->score[(w->site ^ w->site >> 16) & (GS_WAIT_SLOTS - 1)];
+	const bpf_user_pt_regs_t *regs = (void *)w->registers;
+
+	if (w->site)
+		return;
+	w->site = SITE_KERNEL;
+	if (regs)
+		w->site |= (kernel_u64((__u64)&REGS_PC(regs)) ^ kernel_u64((__u64)&REGS_SP(regs)) << 20) * 0x9E3779B97F4A7C15ULL >> 32;
 }
 
-/* Waits at this place: long ones make the next be walked for certain, brief ones wear that off. */
+static __always_inline __u8 *score_of(struct gs_wait *w)
+{
+	return &w->score[(w->site ^ w->site >> 16) >> 2 & (GS_WAIT_SLOTS - 1)];
+}
+
+/* Waits at this place: long ones make the next be walked for certain, brief ones wear that off. A thread that never waits long
+ * never pays for finding out where. */
 static __always_inline void learn(struct gs_wait *w, bool is_long)
 {
-	__u8 *score = score_of(w);
+	__u8 *score;
 
+	if (!is_long && !w->scores)
+		return;
+	find_site(w);
+	score = score_of(w);
 	if (is_long)
 		*score = 4;
 	else if (*score)
@@ -126,14 +143,16 @@ static __always_inline struct gs_wait *enter(__u64 task, __u64 host, struct gs_w
 		.refilled = now,
 		.host_tgid = host >> 32,
 		.budget = GS_WAIT_THREAD_BURST,
+		.registers = registers_at(task),
 		.kthread = !!(kernel_u64(task + config.offset.task_struct_flags) & (PF_KTHREAD | PF_IO_WORKER)),
-		.score = { 2, 2, 2, 2, 2, 2, 2, 2 },
 	};
 
 	if (config.pid_namespace)
 		id = (__u64)visible_pid(leader) << 32 | visible_pid(task);
 	if (!(id >> 32) || (config.filter && !is_watched(id >> 32, fresh.start_boottime)))
 		return 0;
+	if (fresh.kthread)
+		fresh.registers = 0;
 	fresh.tgid = id >> 32;
 	fresh.tid = id;
 	bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
@@ -153,37 +172,29 @@ static __always_inline __u8 kind_of(bool preempted, __u32 state)
 	return (state & TASK_UNINTERRUPTIBLE) && !(state & TASK_NOLOAD) ? GS_WAIT_disk : GS_WAIT_sleep;
 }
 
-static __always_inline __u32 site_of(const struct gs_wait *w, __u64 task)
+static __always_inline __u64 refill(__u64 budget, __u64 burst, __u64 *refilled, __u64 interval, __u64 now)
 {
-	bpf_user_pt_regs_t regs;
-	__u64 mixed;
-
-	if (w->kind == GS_WAIT_preempted)
-		return SITE_PREEMPTED;
-	if (w->kthread || !saved_registers(&regs, task))
-		return SITE_KERNEL;
-	mixed = (REGS_PC(&regs) ^ REGS_SP(&regs) << 20) * 0x9E3779B97F4A7C15ULL;
-	return mixed >> 32;
+	if (budget >= burst || now - *refilled < interval)
+		return budget;
+	budget += (now - *refilled) / interval;
+	*refilled = now;
+	return budget < burst ? budget : burst;
 }
 
 static __always_inline bool has_budget(struct gs_wait *w, struct gs_wait_counters *c, __u64 now)
 {
-	__u64 gained;
-
-	if (w->budget < GS_WAIT_THREAD_BURST && (gained = (now - w->refilled) / GS_WAIT_THREAD_INTERVAL)) {
-		gained += w->budget;
-		w->budget = gained < GS_WAIT_THREAD_BURST ? gained : GS_WAIT_THREAD_BURST;
-		w->refilled = now;
+	w->budget = refill(w->budget, GS_WAIT_THREAD_BURST, &w->refilled, GS_WAIT_THREAD_INTERVAL, now);
+	if (w->budget <= GS_WAIT_THREAD_BURST / 2) {
+		if (!w->budget || !w->scores)
+			return false;
+		find_site(w);
+		if (!*score_of(w))
+			return false;
 	}
-	if (w->budget <= (*score_of(w) ? 0 : GS_WAIT_THREAD_BURST / 2))
-		return false;
-	if (c->budget < GS_WAIT_CPU_BURST && (gained = (now - c->refilled) / GS_WAIT_CPU_INTERVAL)) {
-		gained += c->budget;
-		c->budget = gained < GS_WAIT_CPU_BURST ? gained : GS_WAIT_CPU_BURST;
-		c->refilled = now;
-	}
+	c->budget = refill(c->budget, GS_WAIT_CPU_BURST, &c->refilled, GS_WAIT_CPU_INTERVAL, now);
 	if (!c->budget)
 		return false;
+	find_site(w);
 	w->budget--;
 	c->budget--;
 	return true;
@@ -266,10 +277,10 @@ static __always_inline int leaves(struct bpf_raw_tracepoint_args *ctx, struct gs
 {
 	__u64 task = ctx->args[1], id = bpf_get_current_pid_tgid();
 	__u32 zero = 0, tid = id, state;
-	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_scratch *s;
 	struct gs_wait *w;
 
-	if (!tid || !s)
+	if (!tid)
 		return 0;
 	w = bpf_map_lookup_elem(&waiting, &tid);
 	state = kernel_u64(task + config.task_state);
@@ -284,14 +295,15 @@ static __always_inline int leaves(struct bpf_raw_tracepoint_args *ctx, struct gs
 		return 0;
 	c->came_unseen += !!w->since;
 	w->kind = kind_of(ctx->args[0], state);
-	w->site = site_of(w, task);
+	w->site = w->kind == GS_WAIT_preempted ? SITE_PREEMPTED : 0;
 	w->walked = 0;
 	w->since = now;
 	if (!has_budget(w, c, now)) {
 		c->unwalked++;
 		return 0;
 	}
-	if (s->in_use) {
+	s = bpf_map_lookup_elem(&scratch, &zero);
+	if (!s || s->in_use) {
 		c->scratch_busy++;
 		return 0;
 	}

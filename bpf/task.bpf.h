@@ -17,16 +17,17 @@ static __always_inline __u64 kernel_u64(__u64 address)
 #define PF_IO_WORKER 0x00000010
 #define PF_KTHREAD 0x00200000
 
-/* The user registers of a task that is in the kernel, as saved on entry. */
+/* Where the current task's user registers were saved on entry to the kernel: the same place all its life. */
+static __always_inline __u64 registers_at(__u64 task)
+{
+	if (config.task_pt_regs)
+		return bpf_task_pt_regs(bpf_get_current_task_btf());
+	return kernel_u64(task + config.offset.task_struct_stack) + config.offset.pt_regs;
+}
+
 static __always_inline bool saved_registers(bpf_user_pt_regs_t *regs, __u64 task)
 {
-	__u64 at;
-
-	if (config.task_pt_regs)
-		at = bpf_task_pt_regs(bpf_get_current_task_btf());
-	else
-		at = kernel_u64(task + config.offset.task_struct_stack) + config.offset.pt_regs;
-	return bpf_probe_read_kernel(regs, sizeof(*regs), (void *)at) == 0 && REGS_USER(regs);
+	return bpf_probe_read_kernel(regs, sizeof(*regs), (void *)registers_at(task)) == 0 && REGS_USER(regs);
 }
 
 static __always_inline void start_walk(struct gs_scratch *s, bpf_user_pt_regs_t *regs)

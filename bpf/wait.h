@@ -34,15 +34,19 @@ struct gs_wait {
 	__u64 start_boottime; /* of the leader */
 	__u64 cgroup_id;
 	__u64 refilled;       /* ns, of the budget */
+	__u64 registers;      /* kernel address of its user registers; 0 = none */
 	__u32 host_tgid;
 	__u32 tgid, tid;      /* as /proc shows them */
-	__u32 site;           /* where it waits: hash of user pc and sp */
+	__u32 site;           /* where it waits: hash of user pc and sp; 0 = not looked at */
 	__u16 budget;
 	__u8 kind;
 	__u8 walked;
 	__u32 kthread;
 	char comm[16];        /* when it was last walked */
-	__u8 score[GS_WAIT_SLOTS]; /* by site: above 0 where the last waits were long */
+	union {
+		__u8 score[GS_WAIT_SLOTS]; /* by site: above 0 where the last waits were long */
+		__u64 scores;
+	};
 };
 
 /* Ends each record of the ring: a stack (GS_SAMPLE_WAIT: header, words, tail), or the end of a wait (GS_SAMPLE_WAIT_END: header
@@ -74,6 +78,6 @@ struct gs_wait_counters {
 	__u64 refilled, budget; /* of this CPU */
 };
 
-_Static_assert(sizeof(struct gs_wait) == 80 && sizeof(struct gs_wait_tail) == 16, "layouts of both sides");
+_Static_assert(sizeof(struct gs_wait) == 88 && sizeof(struct gs_wait_tail) == 16, "layouts of both sides");
 
 #endif
