@@ -47,7 +47,9 @@ def sampling(**options: object) -> Iterator[Sampler]:
 def switch_ns(program: Path) -> float:
     """CPU time of one switch, system calls included."""
     cpu = str(max(os.sched_getaffinity(0)))
-    rounds, seconds = subprocess.run([program, str(ROUND), cpu], capture_output=True, text=True, check=True).stdout.split()
+    rounds, seconds = subprocess.run(
+        [program, str(ROUND), cpu], capture_output=True, text=True, check=True
+    ).stdout.split()
     return float(seconds) / int(rounds) / 2 * 1e9
 
 

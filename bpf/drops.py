@@ -31,4 +31,5 @@ ENDS: tuple[tuple[str, str], ...] = (
     ("exiting", "the process was exiting"),
     ("python_unplaced", "Python frames could not be placed among the native ones"),
     ("wait_unwalked", "no stack was taken of this wait: too many at once"),
+    ("asleep_before", "it waits since before profiling began: its callers are not known"),
 )

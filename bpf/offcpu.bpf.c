@@ -132,29 +132,33 @@ static __always_inline void comes(__u64 next, struct gs_wait_counters *c, __u64 
 	w->since = 0;
 }
 
+/* Who it is; false where it is not to be watched. */
+static __always_inline bool identify(struct gs_wait *w, __u64 task, __u64 host, __u64 registers, __u64 now)
+{
+	__u64 leader = kernel_u64(task + config.offset.task_struct_group_leader), id = host;
+
+	w->start_boottime = kernel_u64(leader + config.offset.task_struct_start_boottime);
+	w->refilled = now;
+	w->host_tgid = host >> 32;
+	w->budget = GS_WAIT_THREAD_BURST;
+	w->kthread = !!(kernel_u64(task + config.offset.task_struct_flags) & (PF_KTHREAD | PF_IO_WORKER));
+	w->registers = w->kthread ? 0 : registers;
+	if (config.pid_namespace)
+		id = (__u64)visible_pid(leader) << 32 | visible_pid(task);
+	w->tgid = id >> 32;
+	w->tid = id;
+	return w->tgid && (!config.filter || is_watched(w->tgid, w->start_boottime));
+}
+
 /* A thread that leaves for the first time: its entry, or NULL where it is not to be watched, or there is no room. */
 static __always_inline struct gs_wait *enter(__u64 task, __u64 host, struct gs_wait_counters *c, __u64 now)
 {
-	__u64 leader = kernel_u64(task + config.offset.task_struct_group_leader), id = host;
+	struct gs_wait fresh = {};
 	__u32 tid = host;
-	struct gs_wait fresh = {
-		.start_boottime = kernel_u64(leader + config.offset.task_struct_start_boottime),
-		.cgroup_id = bpf_get_current_cgroup_id(),
-		.refilled = now,
-		.host_tgid = host >> 32,
-		.budget = GS_WAIT_THREAD_BURST,
-		.registers = registers_at(task),
-		.kthread = !!(kernel_u64(task + config.offset.task_struct_flags) & (PF_KTHREAD | PF_IO_WORKER)),
-	};
 
-	if (config.pid_namespace)
-		id = (__u64)visible_pid(leader) << 32 | visible_pid(task);
-	if (!(id >> 32) || (config.filter && !is_watched(id >> 32, fresh.start_boottime)))
+	if (!identify(&fresh, task, host, registers_at(task), now))
 		return 0;
-	if (fresh.kthread)
-		fresh.registers = 0;
-	fresh.tgid = id >> 32;
-	fresh.tid = id;
+	fresh.cgroup_id = bpf_get_current_cgroup_id();
 	bpf_get_current_comm(fresh.comm, sizeof(fresh.comm));
 	if (bpf_map_update_elem(&waiting, &tid, &fresh, BPF_ANY)) {
 		c->no_room++;
@@ -323,3 +327,5 @@ int off_cpu(struct bpf_raw_tracepoint_args *ctx)
 	comes(ctx->args[2], c, now);
 	return leaves(ctx, c, now);
 }
+
+#include "asleep.bpf.h"

@@ -67,20 +67,19 @@ static int link_programs(struct bpf_object *object, struct gs_error *error)
 	return 0;
 }
 
-/* Above it on a stack lie only the tracepoint's own frames. The core kernel's symbols come first and by address. */
-static void find_schedule(struct gs_offcpu *o)
+static void find_scheduler(struct gs_offcpu *o)
 {
 	FILE *file = fopen("/proc/kallsyms", "re");
 	unsigned long long address;
 	char line[512], name[256];
 
-	while (file && !o->schedule_end && fgets(line, sizeof(line), file)) {
+	while (file && !o->scheduler_end && fgets(line, sizeof(line), file)) {
 		if (sscanf(line, "%llx %*c %255s", &address, name) != 2)
 			continue;
-		if (o->schedule && address > o->schedule)
-			o->schedule_end = address;
-		else if (!strcmp(name, "__schedule"))
-			o->schedule = address;
+		if (!strcmp(name, "__sched_text_start"))
+			o->scheduler = address;
+		else if (!strcmp(name, "__sched_text_end"))
+			o->scheduler_end = address;
 	}
 	if (file)
 		fclose(file);
@@ -105,7 +104,7 @@ int gs_offcpu_open(struct gs_offcpu *o, const struct gs_kernel *k, const struct 
 	o->ring = map_fd(o->object, "samples");
 	o->waiting = map_fd(o->object, "waiting");
 	o->counters = map_fd(o->object, "wait_counters");
-	find_schedule(o);
+	find_scheduler(o);
 	bpf_object__for_each_map(map, o->object)
 		if (!is_shared(bpf_map__name(map)))
 			o->map_bytes += gs_fd_memory(bpf_map__fd(map));
@@ -118,6 +117,25 @@ int gs_offcpu_attach(struct gs_offcpu *o, struct gs_error *error)
 
 	o->link = program ? gs_raw_tracepoint("sched_switch", bpf_program__fd(program)) : -1;
 	return o->link >= 0 ? 0 : gs_fail(error, GS_FAULT_load, errno, "raw tracepoint sched_switch: %s", strerror(errno));
+}
+
+void gs_offcpu_find_asleep(struct gs_offcpu *o)
+{
+	struct bpf_program *program = bpf_object__find_program_by_name(o->object, "asleep");
+	struct bpf_link *link = program ? bpf_program__attach_iter(program, NULL) : NULL;
+	int fd = libbpf_get_error(link) || !link ? -1 : bpf_iter_create(bpf_link__fd(link));
+	ssize_t n = fd < 0 ? 0 : -1;
+	char nothing[64];
+
+	while (n) { /* it writes nothing: a read that is broken off goes on where it was */
+		n = read(fd, nothing, sizeof(nothing));
+		if (n < 0 && errno != EAGAIN && errno != EINTR)
+			break;
+	}
+	if (fd >= 0)
+		close(fd);
+	if (link && !libbpf_get_error(link))
+		bpf_link__destroy(link);
 }
 
 void gs_offcpu_detach(struct gs_offcpu *o)

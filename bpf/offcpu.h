@@ -13,7 +13,7 @@ struct gs_offcpu {
 	int link, ring, waiting, counters; /* descriptors; -1: none */
 	int n_cpus;
 	uint64_t map_bytes;
-	uint64_t schedule, schedule_end; /* the kernel's __schedule(); 0, 0 = not known */
+	uint64_t scheduler, scheduler_end; /* addresses of the kernel's __sched functions; 0, 0 = not known */
 	struct gs_wait_counters *per_cpu;
 	uint32_t *tids; /* scratch of gs_offcpu_scan */
 	struct gs_wait *waits;
@@ -22,6 +22,8 @@ struct gs_offcpu {
 /* 0, or -1 and *error; *o can be closed either way. */
 int gs_offcpu_open(struct gs_offcpu *o, const struct gs_kernel *k, const struct gs_options *options, struct gs_error *error);
 int gs_offcpu_attach(struct gs_offcpu *o, struct gs_error *error);
+/* Threads that sleep already, after attaching. Where it cannot be done they are seen once they wake. */
+void gs_offcpu_find_asleep(struct gs_offcpu *o);
 void gs_offcpu_detach(struct gs_offcpu *o);
 void gs_offcpu_close(struct gs_offcpu *o);
 

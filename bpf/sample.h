@@ -85,7 +85,8 @@ enum gs_word_kind { GS_RAW, GS_NATIVE, GS_PYTHON, GS_END, GS_GUESSED, GS_RAW_GUE
 	X(no_registers, "user registers not available") \
 	X(exiting, "the process was exiting") \
 	X(python_unplaced, "Python frames could not be placed among the native ones") \
-	X(wait_unwalked, "no stack was taken of this wait: too many at once")
+	X(wait_unwalked, "no stack was taken of this wait: too many at once") \
+	X(asleep_before, "it waits since before profiling began: its callers are not known")
 enum gs_end {
 #define X(name, text) GS_END_##name,
 	GS_ENDS(X)

@@ -201,18 +201,28 @@ static enum gs_drop account(struct gs_core *core, const struct part *p)
 	return GS_DROP_COUNT;
 }
 
-/* The kernel's words without those of the tracepoint: they change with whoever else traces switches. */
-static void strip_own_frames(const struct gs_offcpu *o, struct gs_sample *s)
+static int is_scheduler(const struct gs_offcpu *o, uint64_t address)
+{
+	return address > o->scheduler && address <= o->scheduler_end;
+}
+
+/* The kernel's words from what called the scheduler on: the tracepoint's own frames change with whoever else traces switches, and
+ * schedule() is the end of every wait. As bpf_get_task_stack gives them. */
+static void strip_scheduler(const struct gs_offcpu *o, struct gs_sample *s)
 {
 	uint64_t *words = (uint64_t *)(s + 1);
-	uint32_t own = 0, n = s->n_kernel + s->n_user;
+	uint32_t first = 0, n = s->n_kernel + s->n_user;
 
-	while (own < s->n_kernel && own < OWN_FRAMES && !(words[own] > o->schedule && words[own] <= o->schedule_end))
-		own++;
-	if (own == s->n_kernel || own == OWN_FRAMES)
+	while (first < s->n_kernel && first < OWN_FRAMES && !is_scheduler(o, words[first]))
+		first++;
+	if (first == OWN_FRAMES)
 		return; /* not found: shown as they are */
-	memmove(words, words + own, (n - own) * sizeof(*words));
-	s->n_kernel -= own;
+	while (first < s->n_kernel && is_scheduler(o, words[first]))
+		first++;
+	if (first == s->n_kernel)
+		return; /* nothing else: a kernel thread's loop */
+	memmove(words, words + first, (n - first) * sizeof(*words));
+	s->n_kernel -= first;
 }
 
 /* 0 and where the tail lies, or -1: the record is none of ours. */
@@ -254,7 +264,7 @@ void gs_waits_record(struct gs_core *core, const void *data, uint64_t length)
 	if (core->mappings)
 		gs_mappings_sampled(core->mappings, s, core->drain_time);
 	memcpy(&core->waits->sample, s, length - sizeof(tail));
-	strip_own_frames(&core->waits->kernel, &core->waits->sample);
+	strip_scheduler(&core->waits->kernel, &core->waits->sample);
 	keep(core->waits, &core->waits->sample, &tail);
 }
 
@@ -380,6 +390,7 @@ int gs_waits_start(struct gs_waits *w, struct gs_error *error)
 	w->first_switches = gs_switches();
 	gs_offcpu_counters(&w->kernel, &now); /* after the switches: then fewer seem to be missing, never more */
 	w->first_entered = now.entered;
+	gs_offcpu_find_asleep(&w->kernel);
 	return 0;
 }
 
