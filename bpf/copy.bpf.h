@@ -10,15 +10,10 @@ static __always_inline bool ring_has_room(void)
 	return bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) < bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 2;
 }
 
-SEC("perf_event")
-int copy_stack(struct bpf_perf_event_data *ctx)
+static __always_inline void copy_user_stack(struct gs_scratch *s)
 {
-	__u32 zero = 0, at;
-	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
-	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+	__u32 at;
 
-	if (!s || !c)
-		return 0;
 	s->sample.flags |= GS_SAMPLE_STACK;
 	push(s, s->leaf);
 	for (int i = 0; i < 16; i++)
@@ -32,7 +27,6 @@ int copy_stack(struct bpf_perf_event_data *ctx)
 		s->n += GS_STACK_PIECE;
 	}
 	s->words[at & GS_WORD_MASK] = s->n - at - 1;
-	return conclude(ctx, s, c);
 }
 
 #endif

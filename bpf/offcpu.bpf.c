@@ -204,12 +204,10 @@ static __always_inline bool has_budget(struct gs_wait *w, struct gs_wait_counter
 	return true;
 }
 
-/* The scratch's header is filled in; w has the rest of what the tail needs. */
-static __always_inline int submit_stack(struct bpf_raw_tracepoint_args *ctx, struct gs_scratch *s, struct gs_wait_counters *c)
+#include "copy.bpf.h"
+
+static __always_inline int submit_stack(struct gs_scratch *s, struct gs_wait_counters *c)
 {
-	if (s->end != GS_END_complete)
-		push(s, (__u64)GS_END << GS_WORD_SHIFT | s->end);
-	s->sample.n_user = s->n - s->sample.n_kernel;
 	s->wake = (s->sample.flags & (GS_SAMPLE_NO_TABLE | GS_SAMPLE_STALE_TABLE | GS_SAMPLE_UNRESOLVED)) && ask(s) != ASK_NOT;
 	push(s, s->tail[0]);
 	push(s, s->tail[1]);
@@ -225,6 +223,29 @@ static __always_inline int submit_stack(struct bpf_raw_tracepoint_args *ctx, str
 }
 
 SEC("raw_tracepoint/sched_switch")
+int copy_wait(struct bpf_raw_tracepoint_args *ctx)
+{
+	__u32 zero = 0;
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_wait_counters *c = bpf_map_lookup_elem(&wait_counters, &zero);
+
+	if (!s || !c)
+		return 0;
+	copy_user_stack(s);
+	return submit_stack(s, c);
+}
+
+static __always_inline int finish_walk(struct bpf_raw_tracepoint_args *ctx, struct gs_scratch *s, struct gs_wait_counters *c)
+{
+	if (s->end != GS_END_complete)
+		push(s, (__u64)GS_END << GS_WORD_SHIFT | s->end);
+	s->sample.n_user = s->n - s->sample.n_kernel;
+	if ((s->sample.flags & (GS_SAMPLE_NO_TABLE | GS_SAMPLE_STALE_TABLE)) && s->frames && ring_has_room())
+		bpf_tail_call(ctx, &programs, GS_PROGRAM_COPY);
+	return submit_stack(s, c);
+}
+
+SEC("raw_tracepoint/sched_switch")
 int walk_wait(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 zero = 0;
@@ -234,7 +255,7 @@ int walk_wait(struct bpf_raw_tracepoint_args *ctx)
 	if (!s || !c)
 		return 0;
 	walk_on(ctx, s);
-	return submit_stack(ctx, s, c);
+	return finish_walk(ctx, s, c);
 }
 
 SEC("raw_tracepoint/sched_switch")
@@ -248,7 +269,7 @@ int guess_wait(struct bpf_raw_tracepoint_args *ctx)
 	if (!s || !c || !guesses)
 		return 0;
 	guess_on(ctx, s, guesses);
-	return submit_stack(ctx, s, c);
+	return finish_walk(ctx, s, c);
 }
 
 static __always_inline int begin_walk(struct bpf_raw_tracepoint_args *ctx, struct gs_scratch *s, struct gs_wait *w, __u64 task,
@@ -274,7 +295,7 @@ static __always_inline int begin_walk(struct bpf_raw_tracepoint_args *ctx, struc
 		bpf_tail_call(ctx, &programs, GS_PROGRAM_WALK);
 		s->end = GS_END_too_deep;
 	}
-	return submit_stack(ctx, s, c);
+	return finish_walk(ctx, s, c);
 }
 
 static __always_inline int leaves(struct bpf_raw_tracepoint_args *ctx, struct gs_wait_counters *c, __u64 now)
@@ -304,6 +325,10 @@ static __always_inline int leaves(struct bpf_raw_tracepoint_args *ctx, struct gs
 	w->since = now;
 	if (!has_budget(w, c, now)) {
 		c->unwalked++;
+		return 0;
+	}
+	if (bpf_ringbuf_query(&samples, BPF_RB_AVAIL_DATA) > bpf_ringbuf_query(&samples, BPF_RB_RING_SIZE) / 4 * 3) {
+		c->stack_lost++; /* the ends of waits need the rest: without them time is lost, not a stack */
 		return 0;
 	}
 	s = bpf_map_lookup_elem(&scratch, &zero);

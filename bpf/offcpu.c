@@ -49,13 +49,14 @@ static int prepare(struct bpf_object *object, const struct gs_kernel *k)
 	if (set_entries(object, "waiting", GS_MAX_WAITING, sizeof(struct gs_wait)) ||
 	    set_entries(object, "wait_counters", 1, sizeof(struct gs_wait_counters)))
 		return -EINVAL;
-	/* over a second of the stacks that the budget of a CPU allows, at 400 bytes a stack */
-	return set_entries(object, "samples", gs_power_of_two(256u << 10, k->n_cpus), 0);
+	/* 2 s of the stacks that the budget of a CPU allows, at 500 bytes each; never less than 2 MB: at first all processes are
+	 * listed, and the drain waits for it */
+	return set_entries(object, "samples", gs_power_of_two(512u << 10, k->n_cpus > 4 ? k->n_cpus : 4), 0);
 }
 
 static int link_programs(struct bpf_object *object, struct gs_error *error)
 {
-	const char *names[] = { "walk_wait", NULL, "guess_wait" }; /* maps.bpf.h GS_PROGRAM_ */
+	const char *names[] = { "walk_wait", NULL, "guess_wait", "copy_wait" }; /* maps.bpf.h GS_PROGRAM_ */
 
 	for (uint32_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		struct bpf_program *program = names[i] ? bpf_object__find_program_by_name(object, names[i]) : NULL;

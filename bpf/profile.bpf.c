@@ -60,6 +60,19 @@ static __always_inline int conclude(struct bpf_perf_event_data *ctx, struct gs_s
 
 #include "copy.bpf.h"
 
+SEC("perf_event")
+int copy_stack(struct bpf_perf_event_data *ctx)
+{
+	__u32 zero = 0;
+	struct gs_scratch *s = bpf_map_lookup_elem(&scratch, &zero);
+	struct gs_cpu_counters *c = bpf_map_lookup_elem(&counters, &zero);
+
+	if (!s || !c)
+		return 0;
+	copy_user_stack(s);
+	return conclude(ctx, s, c);
+}
+
 static __always_inline int finish(struct bpf_perf_event_data *ctx, struct gs_scratch *s, struct gs_cpu_counters *c)
 {
 	if (s->end != GS_END_complete)

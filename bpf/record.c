@@ -322,11 +322,18 @@ static enum gs_drop intern(struct gs_core *core, const struct record *r, uint32_
 	return *stack == GS_NO_ID || *thread == GS_NO_ID ? GS_DROP_stack_table_full : GS_DROP_COUNT;
 }
 
-enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint32_t wait, uint32_t *stack, uint32_t *thread)
+enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint64_t bytes, uint32_t wait, uint32_t *stack, uint32_t *thread)
 {
-	struct record r = { sample, (const uint64_t *)(sample + 1), sample->n_kernel, sample->n_user, NULL };
+	struct record r;
 
-	return intern(core, &r, wait, stack, thread);
+	return parse(&r, sample, bytes) ? GS_DROP_bad_record : intern(core, &r, wait, stack, thread);
+}
+
+int gs_is_sample(const void *data, uint64_t length)
+{
+	struct record r;
+
+	return !parse(&r, data, length);
 }
 
 static enum gs_drop deliver(struct gs_core *core, const struct record *r)

@@ -30,7 +30,7 @@ enum gs_sample_flag {
 	GS_SAMPLE_HINT = 8,        /* one gs_leaf_hint follows the words */
 	GS_SAMPLE_STACK = 128,     /* a gs_stack_copy follows the words (and comes before the hint) */
 	GS_SAMPLE_UNRESOLVED = 16, /* an executable PC was in no mapping: re-list, rate limited */
-	GS_SAMPLE_WAIT = 32,       /* off-CPU: the stack of a wait that begins; a gs_wait_tail follows the words */
+	GS_SAMPLE_WAIT = 32,       /* off-CPU: the stack of a wait that begins; a gs_wait_tail follows the words and the stack */
 	GS_SAMPLE_WAIT_END = 64,   /* off-CPU: a wait has ended; a gs_wait_tail follows */
 	GS_SAMPLE_LAUNCH = 256,    /* a kernel launch; a gs_launch_tail follows the words */
 };

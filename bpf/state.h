@@ -63,7 +63,8 @@ struct gs_core {
 void gs_record(struct gs_core *core, const void *data, uint64_t length);
 
 /* record.c: ids of a stack and its thread; `wait` is the kind, 0 = a CPU sample. GS_DROP_COUNT, or why there are none. */
-enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint32_t wait, uint32_t *stack, uint32_t *thread);
+enum gs_drop gs_intern(struct gs_core *core, const struct gs_sample *sample, uint64_t bytes, uint32_t wait, uint32_t *stack, uint32_t *thread);
+int gs_is_sample(const void *data, uint64_t length); /* record.c: header, and what it says follows */
 
 /* record.c: what /proc said about a process, in core->details; its length without the unused end of the texts, 0 = nothing. */
 uint32_t gs_read_compact_details(struct gs_core *core, uint32_t tgid, uint64_t start_boottime);

