@@ -56,7 +56,7 @@ static __always_inline void tell_asleep(struct gs_asleep *s, const struct gs_wai
 		s->sample.n_user = 2;
 	}
 	s->words[n++ & 127] = w->since;
-	s->words[n++ & 127] = w->site | (__u64)w->kind << 32 | 1ULL << 40;
+	s->words[n++ & 127] = w->site | (__u64)w->kind << 32 | (__u64)GS_WAIT_ASLEEP << 40;
 	bpf_ringbuf_output(&samples, s, sizeof(s->sample) + (n & 127) * sizeof(__u64), BPF_RB_NO_WAKEUP);
 }
 

@@ -183,7 +183,7 @@ void gs_launches_record(struct gs_core *core, const void *data, uint64_t length)
 	memcpy(&tail, (const char *)data + length - sizeof(tail), sizeof(tail));
 	if (core->mappings)
 		gs_mappings_sampled(core->mappings, s, core->drain_time);
-	if (gs_intern(core, s, 0, &stack, &thread) != GS_DROP_COUNT ||
+	if (gs_intern(core, s, length - sizeof(tail), 0, &stack, &thread) != GS_DROP_COUNT ||
 	    gs_window_rows_append(&l->rows, stack, thread, tail.weight, tail.correlation))
 		l->lost++;
 }

@@ -199,6 +199,9 @@ static __always_inline bool has_budget(struct gs_wait *w, struct gs_wait_counter
 	if (!c->budget)
 		return false;
 	find_site(w);
+	if (c->budget <= GS_WAIT_CPU_BURST / 2 && w->site == w->walked_site)
+		return false;
+	w->walked_site = w->site;
 	w->budget--;
 	c->budget--;
 	return true;

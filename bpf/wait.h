@@ -24,7 +24,8 @@ enum gs_wait_kind {
 /* Walks of one thread: 100 a second, 32 at once. Half of them are kept for places where waits are known to be long. */
 #define GS_WAIT_THREAD_INTERVAL 10000000ULL
 #define GS_WAIT_THREAD_BURST 32
-/* Walks on one CPU: 500 a second, 256 at once; at 15 us each 0.75 % of it at most. */
+/* Walks on one CPU: 500 a second, 256 at once; at 15 us each 0.75 % of it at most. Half of them are kept for other places than
+ * where the thread was last walked. */
 #define GS_WAIT_CPU_INTERVAL 2000000ULL
 #define GS_WAIT_CPU_BURST 256
 
@@ -38,10 +39,11 @@ struct gs_wait {
 	__u32 host_tgid;
 	__u32 tgid, tid;      /* as /proc shows them */
 	__u32 site;           /* where it waits: hash of user pc and sp; 0 = not looked at */
-	__u16 budget;
+	__u32 walked_site;    /* of its last walk */
+	__u8 budget;
 	__u8 kind;
 	__u8 walked;
-	__u32 kthread;
+	__u8 kthread;
 	char comm[16];        /* when it was last walked */
 	union {
 		__u8 score[GS_WAIT_SLOTS]; /* by site: above 0 where the last waits were long */
@@ -55,9 +57,10 @@ struct gs_wait_tail {
 	__u64 since;
 	__u32 site;
 	__u8 kind;
-	__u8 walked;
+	__u8 walked; /* 0, 1, or GS_WAIT_ASLEEP */
 	__u16 pad;
 };
+#define GS_WAIT_ASLEEP 2 /* began before profiling: the leaf alone */
 
 /* One per CPU. entered = idle + unseen + brief + ended + ring_full. */
 struct gs_wait_counters {

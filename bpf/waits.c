@@ -13,6 +13,7 @@
 #define STACKS 4               /* kept of a thread, each from another place */
 #define MAX_BYTES (16u << 20)  /* of all stacks: 40 k of them */
 #define SETTLE (10 * GS_SECOND)
+#define LISTED_A_SECOND 16 /* processes asleep since before: at once, their tables would keep those of the busy waiting */
 #define KTHREAD_SLICE (10 * GS_SECOND) /* they wait all day */
 
 /* A stack as it came, interned when a wait of it is first shown: most waits are too short to be. */
@@ -24,6 +25,7 @@ struct taken {
 	uint32_t bytes; /* of the sample with all that follows */
 	uint64_t settled; /* ns: before, the process may yet get the table that a copied stack waits for */
 	uint8_t kind;
+	uint8_t unlisted; /* its process's mappings have not been asked for */
 	struct gs_sample *sample;
 };
 
@@ -127,6 +129,7 @@ static void keep(struct gs_waits *w, const struct gs_sample *s, uint32_t bytes, 
 	taken->since = tail->since;
 	taken->site = tail->site;
 	taken->kind = tail->kind;
+	taken->unlisted = tail->walked == GS_WAIT_ASLEEP && !(s->flags & GS_SAMPLE_KTHREAD);
 	t->newest = (uint8_t)(taken - t->taken);
 }
 
@@ -163,17 +166,30 @@ static enum gs_drop intern_without_stack(struct gs_core *core, const struct part
 	return gs_intern(core, &made.sample, sizeof(made), p->kind, stack, thread);
 }
 
+static void list(struct gs_core *core, struct taken *taken)
+{
+	struct gs_waits *w = core->waits;
+
+	if (!taken->unlisted || !core->mappings || w->listed >= LISTED_A_SECOND)
+		return;
+	w->listed++;
+	gs_mappings_sampled(core->mappings, taken->sample, core->drain_time);
+	taken->unlisted = 0;
+	taken->epoch = 0;
+}
+
 static enum gs_drop ids_of(struct gs_core *core, struct taken *taken, const struct part *p, uint32_t *stack, uint32_t *thread)
 {
 	enum gs_drop drop = GS_DROP_COUNT;
 
 	if (!taken)
 		return intern_without_stack(core, p, stack, thread);
+	list(core, taken);
 	if (taken->epoch != core->epoch->number || taken->kind != p->kind) {
 		taken->kind = p->kind;
 		taken->epoch = 0;
 		drop = gs_intern(core, taken->sample, taken->bytes, p->kind, &taken->stack, &taken->thread);
-		if (drop == GS_DROP_COUNT && core->drain_time >= taken->settled)
+		if (drop == GS_DROP_COUNT && core->drain_time >= taken->settled && !taken->unlisted)
 			taken->epoch = core->epoch->number;
 	}
 	*stack = taken->stack;
@@ -273,7 +289,7 @@ void gs_waits_record(struct gs_core *core, const void *data, uint64_t length)
 		end_wait(core, s, &tail);
 		return;
 	}
-	if (core->mappings)
+	if (core->mappings && tail.walked != GS_WAIT_ASLEEP)
 		gs_mappings_sampled(core->mappings, s, core->drain_time);
 	keep_stack(core, s, (uint32_t)(length - sizeof(tail)), &tail);
 }
@@ -368,6 +384,7 @@ void gs_waits_end_window(struct gs_core *core, int from_kernel, int last)
 {
 	if (!from_kernel || (core->flags & GS_OPTION_NO_KERNEL))
 		return;
+	core->waits->listed = 0;
 	show_waiting(core);
 	book(core->waits, last);
 }

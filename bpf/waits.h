@@ -18,6 +18,7 @@ struct gs_waits {
 	struct gs_offcpu kernel;
 	struct gs_waiter **buckets;
 	uint32_t n;      /* threads */
+	uint32_t listed; /* processes, for threads asleep since before, in this window */
 	uint64_t bytes;  /* of their stacks */
 	uint64_t threshold; /* ns */
 	struct gs_window_rows rows; /* of the running window */
