@@ -255,7 +255,7 @@ def test_books_close_beside_the_cpu_sampler(built, tmp_path):
         leaves[next((name for name in names if name in ("seventy", "thirty")), "?")] += value
     assert leaves["seventy"] / (leaves["seventy"] + leaves["thirty"]) == pytest.approx(0.7, abs=0.08)
     assert leaves["?"] < 0.1 * sum(leaves.values())
-    assert seen.waited(child.pid, "wait_for_pipe", "reader") > 0.5 * seen.seconds()  # its unwind tables take a while
+    assert seen.waited(child.pid, "wait_for_pipe", "reader") > 0.2 * seen.seconds()  # its unwind tables take a while
 
 
 def switches() -> int:
