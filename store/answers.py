@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpustrobe.store import charts, health, query
@@ -12,6 +13,7 @@ from gpustrobe.store.database import Limits
 from gpustrobe.store.errors import QueryError, TooLarge
 from gpustrobe.store.finding import finding
 from gpustrobe.store.kernels import gpu_estimate, kernels
+from gpustrobe.store.node_intervals import node_halves
 from gpustrobe.store.question import Question, read_flag, read_number, read_question
 
 if TYPE_CHECKING:
@@ -88,6 +90,7 @@ class Answers:
         return query.labels(reader, question, params.get("name", ""))
 
     def _flamegraph(self, reader, question, params):
+        gpu = question.type.startswith("gpu_")
         answer = query.flamegraph(
             reader,
             self.contents,
@@ -95,11 +98,12 @@ class Answers:
             **_filters(params),
             min_share=read_number(params, "min_share", 0, 0, 1),
             max_nodes=int(read_number(params, "max_nodes", 100_000, 1, 1_000_000)),
+            halves=partial(node_halves, reader, self.contents, question) if gpu else None,
         )
         nodes = health.nodes_in(reader, question)
         account, _ = health.books(reader, question)
         answer |= {"cores": health.cores_of(self.engine.state, nodes), "books": account}
-        if question.type.startswith("gpu_"):
+        if gpu:
             filters = {name: params.get(name, "") for name in ("focus", "exclude")}
             answer["estimate"] = gpu_estimate(reader, self.contents, question, **filters)
         return answer

@@ -77,10 +77,18 @@ class Tree:
     total: NDArray[np.int64]
     starts: NDArray[np.int64]  # first node of each level, and the end
     frames: list[tuple[int, int]]  # (function id, line) of each frame
+    half: NDArray[np.float64] | None = None  # half widths of the intervals of `total`, where they are estimates
 
 
-def merge(parts: Sequence[tuple[list[Level], Content]], top: Sequence[Sequence[int]], lines: bool) -> Tree:
+def merge(
+    parts: Sequence[tuple[list[Level], Content]],
+    top: Sequence[Sequence[int]],
+    lines: bool,
+    places: list[list[NDArray[np.int64]]] | None = None,
+) -> Tree:
     """Join generations. `top`: parents of the nodes of each level above the frames, the last being the groups' nodes.
+
+    `places` takes, for each part and level, the node that each of the level's pairs became.
 
     top = [[-1], [0, 0], [1, 1, 2]]: the root, two processes under it, three threads = groups 0-2.
     """
@@ -96,6 +104,8 @@ def merge(parts: Sequence[tuple[list[Level], Content]], top: Sequence[Sequence[i
     for levels, _ in parts:
         np.add.at(owns[-1], levels[0].group, levels[0].own)
         where.append(levels[0].group + first)
+        if places is not None:
+            places.append([where[-1]])
     for at in range(1, max((len(levels) for levels, _ in parts), default=0)):
         above, kinds, own, owners = [], [], [], []
         for number, (levels, _) in enumerate(parts):
@@ -108,6 +118,8 @@ def merge(parts: Sequence[tuple[list[Level], Content]], top: Sequence[Sequence[i
         split = np.cumsum([len(part) for part in above])[:-1]
         for number, mine in zip(owners, np.split(inverse, split), strict=True):
             where[number] = mine + start
+            if places is not None:
+                places[number].append(where[number])
         parents.append(keys // names.count)
         frames.append(keys % names.count)
         owns.append(sums)
@@ -187,6 +199,7 @@ def keep(tree: Tree, mask: NDArray[np.bool_]) -> Tree:
         tree.total[mask],
         starts,
         tree.frames,
+        None if tree.half is None else tree.half[mask],
     )
 
 
@@ -208,6 +221,7 @@ def sort_children(tree: Tree) -> Tree:
         tree.total[order],
         tree.starts,
         tree.frames,
+        None if tree.half is None else tree.half[order],
     )
 
 

@@ -114,7 +114,8 @@ def _bounds(gpu: Gpu, recording: estimate.Recording) -> tuple[float, float]:
     if not recording.estimated or n < 2:
         return gpu.share, gpu.share
     half = float(estimate.half_width(gpu.idle[np.newaxis])[0]) / n
-    return max(0.0, gpu.share - half), min(1.0, gpu.share + half)
+    low, high = estimate.bounds(gpu.share, half)
+    return low, min(1.0, high)
 
 
 def _strong(reader: Reader, question: Question, gpu: Gpu, bounds: tuple[float, float]) -> bool:

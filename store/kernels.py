@@ -28,6 +28,7 @@ _LAUNCHERS = re.compile(
     r"lib(cuda|cudart|cublas|cublasLt|cudnn\w*|nccl|cufft|cusparse|cusolver|cupti|caffe2_nvrtc)\.so"
 )
 _AUTOGRAD = re.compile(r"(\w+Backward\d*)(::apply)?$")
+EXACT = ("gpu_launches", "gpu_durations")  # no estimates where launches are counted
 NOT_SHIPPED = "the agent of this range does not ship it"
 
 
@@ -145,12 +146,15 @@ def _sums(keys: NDArray[np.uint64], leaves: Leaves) -> NDArray[np.int64]:
 
 
 def _halves(reader, contents, question, recording: Recording, time: Leaves, launches: Leaves, keys) -> tuple | None:
-    if not recording.windows or not len(keys):
+    grid = recording.grid(len(time.key))
+    if grid is None or not len(keys):
         return None
-    step = recording.step
-    x = read_binned(reader, contents, question, "gpu_time", step, time, keys)
-    exact = read_binned(reader, contents, question, "gpu_launches", step, launches, keys) if recording.counted else None
-    return estimate.halves(recording, x, len(keys), exact)
+    x = read_binned(reader, contents, question, "gpu_time", grid.step, time, keys)
+    if not recording.counted:
+        return estimate.halves(grid, x, len(keys))
+    return estimate.halves(
+        grid, x, len(keys), read_binned(reader, contents, question, "gpu_launches", grid.step, launches, keys)
+    )
 
 
 def described(recording: Recording, total: float, half: float | None) -> dict[str, object]:
@@ -171,17 +175,16 @@ def gpu_estimate(
     """The estimate behind a profile of one of the gpu_* types."""
     recording, kind = estimate.read_recording(reader, question), question.type
     leaves = read_leaves(reader, contents, question, kind, focus, exclude)
-    total, half = float(leaves.rows.value.sum()), None
-    exact = kind in ("gpu_launches", "gpu_queue", "gpu_durations") and recording.counted
-    if kind == "gpu_time" and recording.windows:
+    keys, half, grid = np.unique(leaves.key), None, recording.grid(len(leaves.key))
+    if kind == "gpu_time":
         launches = read_leaves(reader, contents, question, "gpu_launches", focus, exclude)
-        halves = _halves(reader, contents, question, recording, leaves, launches, np.unique(leaves.key))
-        half = None if halves is None else halves[1]
-    elif recording.windows and not exact:
-        rows = read_binned(reader, contents, question, kind, recording.step, leaves, np.unique(leaves.key))
-        halves = estimate.halves(recording, replace(rows, part=np.zeros_like(rows.part)), 1)
-        half = None if halves is None else halves[1]
-    return described(recording, total, half)
+        found = _halves(reader, contents, question, recording, leaves, launches, keys)
+        half = None if found is None else found[1]
+    elif grid is not None and not (kind in EXACT and recording.counted):
+        half = estimate.halves(grid, read_binned(reader, contents, question, kind, grid.step, leaves, keys), len(keys))[
+            1
+        ]
+    return described(recording, float(leaves.rows.value.sum()), half)
 
 
 def _texts(reader: Reader, function: NDArray, part: NDArray, wanted: NDArray) -> dict[int, tuple]:

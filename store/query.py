@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from gpustrobe.store import sql
 from gpustrobe.store.errors import QueryError
-from gpustrobe.store.flame import Tree, by_frame, climb, merge, prune, sort_children
+from gpustrobe.store.flame import Level, Tree, by_frame, climb, merge, prune, sort_children
 from gpustrobe.store.schema import LABELS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpustrobe.store.content import Contents, Part
     from gpustrobe.store.database import Reader
     from gpustrobe.store.question import Question
@@ -60,6 +62,9 @@ class Profile:
     total: int
     all_total: int
     seconds: float  # covered by windows
+    rows: PickedRows
+    levels: list[list[Level]]  # of each part of `rows`
+    places: list[list[NDArray[np.int64]]]  # the tree's nodes that the levels' pairs became
 
 
 def series_texts(reader: Reader, ids: NDArray[np.int64]) -> list[dict[str, object]]:
@@ -130,9 +135,13 @@ def read_profile(
         np.searchsorted(known, series)
     ]
     climbed = [(climb(group[part.rows], part.leaf, value[part.rows], part.content), part.content) for part in parts]
-    tree = merge(climbed, top.parents, lines)
+    places: list[list[NDArray[np.int64]]] = []
+    tree = merge(climbed, top.parents, lines, places)
+    levels = [levels for levels, _ in climbed]
     seconds_covered = covered(reader, question, types.numbers)
-    return Profile(tree, top, {}, types.unit, period, int(value.sum()), rows.all_total, seconds_covered)
+    return Profile(
+        tree, top, {}, types.unit, period, int(value.sum()), rows.all_total, seconds_covered, rows, levels, places
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +272,12 @@ def flamegraph(
     lines: bool = False,
     min_share: float = 0.0,
     max_nodes: int = 100_000,
+    halves: Callable[[Profile], NDArray[np.float64] | None] | None = None,
 ) -> dict[str, object]:
+    """`halves`: from a profile to half widths of the intervals of its nodes' totals."""
     profile = read_profile(reader, contents, question, focus, exclude, lines)
+    if halves is not None:
+        profile = replace(profile, tree=replace(profile.tree, half=halves(profile)))
     tree, gone, below = prune(profile.tree, min_share, max_nodes)
     tree = sort_children(tree)
     frames = _Frames(profile, with_texts(reader, profile, np.unique(tree.frame[tree.frame >= 0])))
@@ -282,6 +295,7 @@ def flamegraph(
             "frame": frames.of(tree.frame),
             "self": tree.own.tolist(),
             "total": tree.total.tolist(),
+            **({} if tree.half is None else {"half": np.rint(tree.half).astype(np.int64).tolist()}),
         },
         "frames": frames.columns(),
         "merged": {"nodes": gone, "below": below},

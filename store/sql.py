@@ -41,6 +41,10 @@ STACK_BINS = """
 SELECT type AS type, intDiv(second, {{step:Int64}}) AS bin, stack AS stack, sum(value)::BIGINT AS value
 FROM samples WHERE {picked} GROUP BY type, bin, stack LIMIT {{limit:UInt64}}"""
 
+STACK_SERIES_BINS = """
+SELECT intDiv(second, {{step:Int64}}) AS bin, series AS series, stack AS stack, sum(value)::BIGINT AS value
+FROM samples WHERE {picked} GROUP BY bin, series, stack LIMIT {{limit:UInt64}}"""
+
 SERIES_VALUES = """
 SELECT series AS series, type AS type, sum(value)::BIGINT AS value, min(second) AS first, max(second) AS last
 FROM samples WHERE {picked} GROUP BY series, type LIMIT {{limit:UInt64}}"""

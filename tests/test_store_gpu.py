@@ -211,6 +211,10 @@ def half_width(x: list[float]) -> float:
     return t * math.sqrt(n / (n - 1) * sum((b - a) ** 2 for a, b in pairwise(x)) / 2)
 
 
+def around(total: float, half: float) -> list[float]:
+    return [total * math.exp(-half / total), total * math.exp(half / total)]
+
+
 def plain_interval(rows, kernel, n: int = SECONDS) -> float:
     """Over the seconds, in plain Python."""
     per = [
@@ -225,11 +229,39 @@ def test_intervals_are_those_of_the_spread_between_windows(answers, sent):
     estimate = answer["estimate"]
     assert (estimate["recorded"], estimate["counted"], estimate["windows"]) == (pytest.approx(0.1), False, SECONDS)
     half = plain_interval(sent["gpu_time"], None)
-    assert estimate["interval"] == pytest.approx([answer["total"] - half, answer["total"] + half], rel=5e-3)
+    assert estimate["interval"] == pytest.approx(around(answer["total"], half), rel=5e-3)
     copy = next(row for row in answer["kernels"] if row["kind"] == "copy")
     half = plain_interval(sent["gpu_time"], COPY)
-    assert copy["interval"] == pytest.approx([copy["time"] - half, copy["time"] + half], rel=5e-3)
+    assert copy["interval"] == pytest.approx(around(copy["time"], half), rel=5e-3)
     assert ask(answers, "flamegraph", type="gpu_time")["estimate"] == estimate
+
+
+def test_each_node_of_the_graph_has_its_interval(answers, sent):
+    """Each node's sum by second, in plain Python."""
+    answer = ask(answers, "flamegraph", type="gpu_time")
+    nodes, frames = answer["nodes"], answer["frames"]
+    per: dict[tuple, list[int]] = defaultdict(lambda: [0] * SECONDS)
+    for second, gpu, number, value in sent["gpu_time"]:
+        path = (f"pid {100 + gpu}, GPU {gpu}", "main", *((f.name, f.file) for f in STACKS[number][0]))
+        for depth in range(len(path) + 1):
+            per[path[:depth]][second] += value
+    paths: list[tuple] = []
+    for parent, frame, total, half in zip(nodes["parent"], nodes["frame"], nodes["total"], nodes["half"], strict=True):
+        kind, name, file = frames["kind"][frame], frames["name"][frame], frames["file"][frame]
+        step = (
+            () if kind == "root" else (file,) if kind == "process" else (name,) if kind == "thread" else ((name, file),)
+        )
+        paths.append((*(paths[parent] if parent >= 0 else ()), *step))
+        assert total == sum(per[paths[-1]])
+        assert half == pytest.approx(half_width(per[paths[-1]]), rel=5e-3)
+    assert len(paths) == len(per)
+    few = ask(answers, "flamegraph", type="gpu_time", max_nodes="9")["nodes"]
+    assert len(few["half"]) == len(few["total"]) == 9
+    assert few["half"][0] == nodes["half"][0]
+    focused = ask(answers, "flamegraph", type="gpu_time", focus="^Memcpy")["nodes"]
+    assert focused["half"][0] == pytest.approx(
+        half_width([sum(v for s, _, n, v in sent["gpu_time"] if s == at and n == 6) for at in range(SECONDS)]), rel=5e-3
+    )
 
 
 def test_counted_launches_narrow_the_interval(counted, sent):
@@ -243,7 +275,7 @@ def test_counted_launches_narrow_the_interval(counted, sent):
     ratio = sum(x.values()) / sum(n.values())
     rest = [x[s] - ratio * n[s] for s in range(SECONDS)]
     half = half_width(rest)
-    assert copy["interval"] == pytest.approx([copy["time"] - half, copy["time"] + half], rel=5e-3)
+    assert copy["interval"] == pytest.approx(around(copy["time"], half), rel=5e-3)
     assert half < plain_interval(sent["gpu_time"], COPY) / 3
     assert ask(counted, "flamegraph", type="gpu_launches")["estimate"]["interval"] is None
 
@@ -324,7 +356,7 @@ def test_finding_names_the_line_that_starves_the_gpu(answers):
         == "GPU 0 was idle ~46 % of this range, 72 % of it under collate, data.py:88. GPU 1 waited for it: ~42 % in AllReduce"
     )
     half = half_width([0.9 if second in STALLED else 0.02 for second in range(SECONDS)]) / SECONDS
-    low, high = 0.46 - half, 0.46 + half
+    low, high = around(0.46, half)
     assert found["evidence"] == f"{low * 100:.0f}–{high * 100:.0f} % (95 % interval), 40 recording windows"
     assert (found["tab"], found["focus"], found["gpu"]) == ("gpu_idle", "^collate$", "GPU-a")
     flame = ask(answers, "flamegraph", type="gpu_idle", match='gpu_index="0"', focus=found["focus"])
@@ -390,5 +422,6 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
             phase = dice.random()
             seen.append(10 * sum(length for at, length in bursts if (at - phase) % 1 < 0.1))
         half = float(estimate.half_width(np.array([seen]))[0])
-        covered += abs(sum(seen) - truth) <= half
+        low, high = estimate.bounds(sum(seen), half)
+        covered += low <= truth <= high
     assert 0.92 <= covered / runs <= 0.98

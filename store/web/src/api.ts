@@ -23,7 +23,7 @@ export interface FlameAnswer {
   type: string; unit: string; period_ns: number; from_ms: number; to_ms: number; seconds: number; cores: number;
   total: number; samples: number; all_total: number;
   frames: { name: string[]; kind: FrameKind[]; module: string[]; file: string[]; line: number[]; reason: string[] };
-  nodes: { parent: number[]; frame: number[]; self: number[]; total: number[] };
+  nodes: { parent: number[]; frame: number[]; self: number[]; total: number[]; half?: number[] };
   merged: { nodes: number; below: number };
   books: Books; estimate?: Estimate;
 }

@@ -27,7 +27,7 @@ export function Bar() {
       {zoomed && <Crumbs />}
       <span class="grow" />
       {held.value && v.to === "now" && !v.sel && <span class="muted" title="While the pointer is in the profile nothing moves">held</span>}
-      {!zoomed && !narrow.value && <span class="muted cut">{v.sel ? "selection" : "range"} {rangeText(r.from, r.to, now.value, v.utc)}</span>}
+      {!zoomed && !narrow.value && !(short > 0 && a.type !== "cpu") && <span class="muted cut">{v.sel ? "selection" : "range"} {rangeText(r.from, r.to, now.value, v.utc)}</span>}
     </div>
   );
 }

@@ -25,6 +25,16 @@ export const whole = computed<Tree | null>(() => {
   if (!t.frames.module[i]) t.frames.module[i] = nodeName.peek(); // the root says whose picture it is
   return t;
 });
+/** Half width of the 95 % interval of a stack's total, by path; stacks that the toggles changed have none. */
+const halves = computed<Map<number, number> | null>(() => {
+  const t = whole.value, half = answer.value?.nodes.half;
+  if (!t || !half || half.length !== t.n || !answer.value!.nodes.parent.every((p, i) => p === t.parent[i])) return null;
+  return new Map(half.map((h, i) => [t.path[i], h]));
+});
+export function interval(t: Tree, node: number): [number, number] | null {
+  const half = tree.value === t && !scene.value?.callers ? halves.value?.get(t.path[node]) : undefined, total = t.total[node];
+  return half === undefined || !(total > 0) ? null : [total / Math.exp(half / total), total * Math.exp(half / total)];
+}
 const shaped = computed<Tree | null>(() => {
   const t = whole.value;
   if (!t) return null;
@@ -86,7 +96,7 @@ export const inCores = (a: FlameAnswer, v: number): number => (v * (a.unit === "
 /** True where values are scaled up from what was recorded; launches that were counted are not. */
 export const isEstimate = (a: FlameAnswer): boolean => a.estimate !== undefined && (a.estimate.recorded === null || a.estimate.windows > 0);
 export const tilde = (a: FlameAnswer): string => (isEstimate(a) ? "~" : "");
-export function valueText(a: FlameAnswer, v: number): string { return a.type === "cpu" ? cores(inCores(a, v)) : `${tilde(a)}${seconds(v / 1e9)}`; }
+export function valueText(a: FlameAnswer, v: number): string { return a.type === "cpu" ? cores(inCores(a, v)) : `${v ? tilde(a) : ""}${seconds(v / 1e9)}`; }
 /** What a whole profile amounts to: "~41 % of 2 GPUs, 8.2 s". */
 export function totalText(a: FlameAnswer, v: number): string {
   const e = a.estimate;

@@ -27,6 +27,7 @@ export function Tooltip() {
   const inView = t.total[t === model.tree.value ? model.root.value : 0], all = a.all_total || a.total;
   const path = !onDevice(fr, f) && fr.file[f] && fr.file[f] !== fr.module[f] ? fr.file[f] + (fr.line[f] ? `:${fr.line[f]}` : "") : "";
   const kernel = a.type === "gpu_time" && onDevice(fr, f) ? kernels.value.value?.kernels.find((k) => k.name === fr.name[f] && (k.full === fr.file[f] || (k.full === k.name && !fr.file[f]))) : undefined;
+  const interval = model.isEstimate(a) ? model.interval(t, s.node) : null;
   const line = (name: string, v: number) => <><dt>{name}</dt><dd>{model.valueText(a, v)}</dd><dd>{v <= inView && model.shareText(v, inView)} {v <= inView && <span class="muted">of view</span>}</dd><dd>{model.shareText(v, all)} <span class="muted">of all</span></dd></>;
   return (
     <div class="pop tip" ref={box} role="tooltip">
@@ -39,7 +40,7 @@ export function Tooltip() {
         {line("total", total)}{line("self", self)}
         {a.type === "cpu" && <><dt>samples</dt><dd>{count(total)}</dd></>}
         {a.type === "off_cpu" && <><dt>threads</dt><dd>{digits(total / 1e9 / Math.max(1e-9, a.seconds), 2)}</dd><dd class="wide muted">waiting here on average</dd></>}
-        {kernel?.interval && model.isEstimate(a) && <><dt>interval</dt><dd class="all3">{intervalText(kernel.interval)} <span class="muted">(95 %), in all stacks</span></dd></>}
+        {interval && <><dt>interval</dt><dd class="all3">{intervalText(interval)} <span class="muted">(95 %)</span></dd></>}
         {kernel && kernel.launches !== null && <><dt>launches</dt><dd>{count(kernel.launches)}</dd><dd class="wide">{kernel.mean_ns !== null && <>{seconds(kernel.mean_ns / 1e9)} <span class="muted">mean, in all stacks</span></>}</dd></>}
         {a.type === "cpu" && <dd class="wide">{model.intervalText(a, total)} <span class="muted">(95 %)</span></dd>}
       </dl>
