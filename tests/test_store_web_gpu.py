@@ -186,6 +186,7 @@ def test_hover_links_kernel_and_frame_and_a_click_zooms(page):
     page.until(lambda: page.pixels() != before)
     page.page.locator("#kernel-1").click()
     page.until(lambda: page.query().get("zoom"))
+    assert page.page.locator(".trow[data-out]").count() == 1  # the other kernel is not below it
     assert page.page.locator(".crumbs").inner_text().endswith("ncclDevKernel_AllReduce_Sum_bf16_RING_LL")
     page.page.mouse.move(*page.row(5, 0.5))
     tip = page.until(lambda: page.page.locator(".tip").count() and text(page, ".tip"))

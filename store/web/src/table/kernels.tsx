@@ -25,6 +25,8 @@ const functions = computed(() => {
   return out;
 });
 const functionOf = (k: Kernel): number => functions.value.get(keyOf(k.name, k.full)) ?? -1;
+/** Functions below the frame that the graph is zoomed into; null = all. */
+const inZoom = computed(() => (model.root.value > 0 ? new Set(model.rows.value.map((r) => r.fn)) : null));
 const rows = computed<Kernel[]>(() => {
   const a = kernels.value.value, q = query.value.trim(), hidden = off.value.split(",");
   if (!a) return [];
@@ -90,7 +92,7 @@ function sortBy(k: KernelSort): void {
 function Row({ a, k, index, room }: { a: KernelsAnswer; k: Kernel; index: number; room: number }) {
   const fn = functionOf(k), key = keyOf(k.name, k.full);
   return (
-    <div role="row" id={`kernel-${index}`} class="trow" aria-rowindex={index + 2} title={kernelTitle(a, k)} data-hot={(fn >= 0 && hot.value === fn) || undefined} data-active={active.value === key || undefined} style={{ transform: `translateY(${index * ROW}px)` }}
+    <div role="row" id={`kernel-${index}`} class="trow" aria-rowindex={index + 2} title={kernelTitle(a, k)} data-hot={(fn >= 0 && hot.value === fn) || undefined} data-active={active.value === key || undefined} data-out={(inZoom.value !== null && !inZoom.value.has(fn)) || undefined} style={{ transform: `translateY(${index * ROW}px)` }}
       onPointerEnter={() => { hot.value = fn; }} onClick={() => pick(k)} onContextMenu={(e) => { e.preventDefault(); context(k, e.clientX, e.clientY); }}>
       <div role="gridcell" class="kname"><Swatch kind={k.kind} /><span class="sr">{KIND_NAME[k.kind]} </span><span class="code">{cutMiddle(k.name, room)}</span></div>
       <div role="gridcell" class="num" title={k.interval ? `95 % interval ${intervalText(k.interval)}` : undefined}>{timeText(a, k.time)}</div>
