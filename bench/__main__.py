@@ -86,11 +86,20 @@ def store_lines(quick: bool) -> Iterator[Line]:
         yield Line(f"store: {what}", f"{value:,.3g}" if isinstance(value, float) else str(value))
 
 
+def cupti_lines(quick: bool) -> Iterator[Line]:
+    from bench import cupti
+
+    for what, value in cupti.measure(5 if quick else 15).items():
+        bar = cupti.BAR_RECORD_NS if what == "kernel record" else None
+        yield Line(f"CUPTI: {what}", f"{value:.0f} ns", f"<= {bar} ns" if bar else "", value <= bar if bar else None)
+
+
 SECTIONS: dict[str, Callable[[bool], Iterator[Line]]] = {
     "loops": lambda quick: cost_lines("loops", quick),
     "mixed": lambda quick: cost_lines("mixed", quick),
     "bpf": bpf_lines,
     "store": store_lines,
+    "cupti": cupti_lines,
 }
 
 

@@ -1,28 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "buffers.h"
 
+#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
-static uint8_t *region;
+#define AHEAD 4 /* free ones; at 100 k records/s one lasts 40 ms */
+
+static uint8_t *buffers[GS_MOST_BUFFERS]; /* NULL: this number has none. Set by our thread, while it is neither free nor full */
 static uint64_t free_bits, full_bits, missed;
-static size_t valid_bytes[GS_MOST_BUFFERS], touched_bytes[GS_MOST_BUFFERS];
+static uint64_t known_bits; /* those that have one; our thread's */
+static unsigned limit;
+static size_t valid_bytes[GS_MOST_BUFFERS];
 static _Alignas(16) uint8_t discard[64 << 10];
-
-int gs_buffers_create(unsigned most)
-{
-	if (!region) {
-		size_t size = (size_t)GS_MOST_BUFFERS * GS_BUFFER_SIZE;
-		void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (at == MAP_FAILED)
-			return -1;
-		region = at;
-		if (!most || most > GS_MOST_BUFFERS)
-			most = GS_MOST_BUFFERS;
-		__atomic_store_n(&free_bits, most == 64 ? ~0ull : (1ull << most) - 1, __ATOMIC_RELEASE);
-	}
-	return 0;
-}
 
 /* The lowest set bit, taken out of `bits`: low numbers first keep few pages touched. */
 static int take(uint64_t *bits)
@@ -39,6 +28,34 @@ static void put(uint64_t *bits, int number)
 	__atomic_fetch_or(bits, 1ull << number, __ATOMIC_RELEASE);
 }
 
+static int add(void)
+{
+	uint64_t without = ~known_bits;
+	int number = without ? __builtin_ctzll(without) : GS_MOST_BUFFERS;
+	if (number >= (int)limit)
+		return -1;
+	uint8_t *buffer = calloc(1, GS_BUFFER_SIZE); /* zeroed: CUPTI is told so */
+	if (!buffer)
+		return -1;
+	__atomic_store_n(&buffers[number], buffer, __ATOMIC_RELEASE);
+	known_bits |= 1ull << number;
+	put(&free_bits, number);
+	return 0;
+}
+
+void gs_buffers_refill(void)
+{
+	while (__builtin_popcountll(__atomic_load_n(&free_bits, __ATOMIC_RELAXED)) < AHEAD && !add())
+		;
+}
+
+int gs_buffers_create(unsigned most)
+{
+	limit = most && most < GS_MOST_BUFFERS ? most : GS_MOST_BUFFERS;
+	gs_buffers_refill();
+	return known_bits ? 0 : -1;
+}
+
 void gs_buffer_request(uint8_t **buffer, size_t *size, size_t *most_records)
 {
 	int number = take(&free_bits);
@@ -49,25 +66,28 @@ void gs_buffer_request(uint8_t **buffer, size_t *size, size_t *most_records)
 		*size = sizeof discard;
 		return;
 	}
-	*buffer = region + (size_t)number * GS_BUFFER_SIZE;
+	*buffer = buffers[number];
 	*size = GS_BUFFER_SIZE;
 }
 
 void gs_buffer_complete(void *context, uint32_t stream, uint8_t *buffer, size_t size, size_t valid)
 {
 	(void)context, (void)stream, (void)size;
-	if (!region || buffer < region || buffer >= region + (size_t)GS_MOST_BUFFERS * GS_BUFFER_SIZE)
-		return; /* the shared one, or another client's */
-	int number = (int)((size_t)(buffer - region) / GS_BUFFER_SIZE);
-	valid_bytes[number] = valid < GS_BUFFER_SIZE ? valid : GS_BUFFER_SIZE;
-	put(&full_bits, number);
+	for (int i = 0; i < GS_MOST_BUFFERS; i++) {
+		if (__atomic_load_n(&buffers[i], __ATOMIC_ACQUIRE) != buffer || !buffer)
+			continue;
+		valid_bytes[i] = valid < GS_BUFFER_SIZE ? valid : GS_BUFFER_SIZE;
+		put(&full_bits, i);
+		return;
+	}
+	/* the shared one, or another client's */
 }
 
 int gs_buffer_full(uint8_t **buffer, size_t *valid)
 {
 	int number = take(&full_bits);
 	if (number >= 0) {
-		*buffer = region + (size_t)number * GS_BUFFER_SIZE;
+		*buffer = buffers[number];
 		*valid = valid_bytes[number];
 	}
 	return number;
@@ -75,13 +95,24 @@ int gs_buffer_full(uint8_t **buffer, size_t *valid)
 
 void gs_buffer_done(int number)
 {
-	/* zeroed here, by our thread, so that CUPTI need not do it in the application's (ATTRIBUTE_ZEROED_BUFFER). CUPTI 13
-	 * may have written a header past nothing valid: a page more than it says costs little */
+	/* zeroed here, by our thread, so that CUPTI need not do it in the application's. A page more than it says is valid: it may
+	 * have begun a record there */
 	size_t dirty = valid_bytes[number] + 4096;
-	memset(region + (size_t)number * GS_BUFFER_SIZE, 0, dirty < GS_BUFFER_SIZE ? dirty : GS_BUFFER_SIZE);
-	if (touched_bytes[number] < dirty)
-		touched_bytes[number] = dirty;
+	memset(buffers[number], 0, dirty < GS_BUFFER_SIZE ? dirty : GS_BUFFER_SIZE);
 	put(&free_bits, number);
+}
+
+static void forget(int number)
+{
+	__atomic_store_n(&buffers[number], NULL, __ATOMIC_RELEASE);
+	known_bits &= ~(1ull << number);
+}
+
+void gs_buffers_forget_lent(void)
+{
+	uint64_t here = __atomic_load_n(&free_bits, __ATOMIC_ACQUIRE) | __atomic_load_n(&full_bits, __ATOMIC_ACQUIRE);
+	for (uint64_t lent = known_bits & ~here; lent; lent &= lent - 1)
+		forget(__builtin_ctzll(lent));
 }
 
 uint64_t gs_buffers_missed(void)
@@ -89,20 +120,17 @@ uint64_t gs_buffers_missed(void)
 	return __atomic_load_n(&missed, __ATOMIC_RELAXED);
 }
 
-unsigned gs_buffers_free(void)
+unsigned gs_buffers_count(void)
 {
-	return (unsigned)__builtin_popcountll(__atomic_load_n(&free_bits, __ATOMIC_RELAXED));
+	return (unsigned)__builtin_popcountll(known_bits);
 }
 
 void gs_buffers_release(void)
 {
-	uint64_t taken = 0;
 	int number;
 	while ((number = take(&free_bits)) >= 0) {
-		if (touched_bytes[number])
-			madvise(region + (size_t)number * GS_BUFFER_SIZE, GS_BUFFER_SIZE, MADV_DONTNEED);
-		touched_bytes[number] = 0;
-		taken |= 1ull << number;
+		uint8_t *buffer = buffers[number];
+		forget(number);
+		free(buffer);
 	}
-	__atomic_fetch_or(&free_bits, taken, __ATOMIC_RELEASE);
 }

@@ -164,6 +164,7 @@ void gs_recorder_abandon(struct gs_recorder *recorder)
 		gs_recorder_unsubscribe(recorder); /* held for counting only: makes room */
 		return;
 	}
+	gs_buffers_forget_lent();
 	recorder->active = 0;
 	recorder->abandoned = 1;
 	__atomic_store_n(&gs_launches.recording, 0, __ATOMIC_RELEASE);
@@ -219,6 +220,8 @@ void gs_recorder_read(struct gs_recorder *recorder)
 		gs_buffer_done(number);
 		any = 1;
 	}
+	if (recorder->active)
+		gs_buffers_refill();
 	if (!any)
 		return;
 	gs_add(recorder->ring, GS_COUNTER_buffer_ns, gs_mono() - begun);

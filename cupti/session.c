@@ -244,6 +244,7 @@ static enum gs_reason start_recording(struct gs_session *session, uint64_t contr
 	struct gs_recorder *recorder = &session->recorder;
 	enum gs_reason reason;
 	latch_graph_level(session);
+	gs_buffers_refill();
 	if ((reason = gs_recorder_subscribe(recorder)))
 		return reason;
 	if (control)
@@ -382,6 +383,7 @@ static void warm(struct gs_session *session)
 	if (!session->wish.warm || session->warmed || session->recorder.enabled_once || session->refused)
 		return;
 	session->warmed = 1;
+	gs_buffers_refill();
 	latch_graph_level(session);
 	if (!gs_recorder_enable(&session->recorder))
 		gs_recorder_disable(&session->recorder);
@@ -444,7 +446,7 @@ static void account(struct gs_session *session)
 	library->next_window = session->plan.next_begin == NEVER ? 0 : session->plan.next_begin;
 	library->latch_window_ns = session->plan.width;
 	library->latch_period_ns = session->plan.period;
-	library->buffers = GS_MOST_BUFFERS - gs_buffers_free();
+	library->buffers = gs_buffers_count();
 }
 
 static void record(struct gs_session *session, uint64_t now)

@@ -24,7 +24,7 @@ LAUNCHED = (Record.KERNEL, Record.MEMCPY, Record.MEMSET, Record.GRAPH)
 class Run:
     """One training loop, recorded to its end."""
 
-    def __init__(self, folder, release, wish, seconds=3.0, behaviour=None, arguments=(), drain=True):
+    def __init__(self, folder, release, wish, seconds=3.0, behaviour=None, arguments=()):
         simulated_node.build()
         with simulated_node.Node.create(folder) as node:
             env = node.environment(
@@ -57,14 +57,15 @@ class Run:
         return self.agent.string(int(self.agent.shape(int(kernel["shape"]))["name"]))
 
     def covered(self):
-        """Rows of the truth whose API entry lies in a closed window."""
+        """Rows of the truth whose API entry lies in a closed window. It is read in the driver, ours at the outermost entry
+        a few microseconds before (or a preemption before): the first 5 ms of a window do not count here."""
         closed = self.windows[self.windows["end"] > 0]
         rows = self.truth[np.isin(self.truth["kind"], (truth.KERNEL, truth.COPY, truth.SET))]
         api = rows["api_ns"][:, None]
-        return rows[((api >= closed["begin"]) & (api < closed["end"])).any(1)]
+        return rows[((api >= closed["begin"] + np.uint64(5_000_000)) & (api < closed["end"])).any(1)]
 
 
-def check_against_truth(run, most_missing=0):
+def check_against_truth(run):
     """Every record is true; every operation launched well inside a window has one."""
     assert run.status == 0 and run.stderr == ""
     true = {int(row["correlation"]): row for row in run.truth if row["kind"] == truth.KERNEL}
@@ -75,7 +76,8 @@ def check_against_truth(run, most_missing=0):
         assert int(kernel["end"] - kernel["start"]) == int(row["end_ns"] - row["start_ns"])
     recorded = set(run.activity["correlation"].tolist())
     missing = [row for row in run.covered() if int(row["correlation"]) not in recorded]
-    assert len(missing) <= most_missing
+    assert missing == []
+    assert set(run.launches["correlation"].tolist()) <= recorded
     launched = set(run.launches["correlation"].tolist())
     assert recorded - {0} <= launched
     assert run.counters["records"] == sum(len(rows) for rows in run.agent.taken)
