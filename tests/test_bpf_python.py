@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -54,14 +55,14 @@ def profile(arguments: list[str], cache: Path) -> dict[str, Stacks]:
         for process in processes.values():
             assert process.stdout.readline() == b"busy\n"
         with Sampler(SamplerOptions(hz=397, pids=tuple(labels))) as sampler:
-            settled = 0
-            while len(windows) < 30 and (not settled or len(windows) < settled + 3):
+            settled, counted = 0, 0
+            while len(windows) < 30 and counted < 2:
                 window = sampler.take(5)
-                before = len(windows)
-                if window is not None and window.stack.size:
+                if window is not None:
                     windows.append(window)
+                    counted += bool(settled and window.start_unix >= settled)
                 if not settled and is_settled(sampler, len(processes)):
-                    settled = before + 1
+                    settled = time.time_ns()
     finally:
         for process in processes.values():
             process.kill()
@@ -74,18 +75,18 @@ def is_settled(sampler: Sampler, processes: int) -> bool:
     return found and bool(sampler.settled(0))
 
 
-def named(windows: list[Window], labels: dict[int, str], cache: Path, first: int) -> dict[str, Stacks]:
+def named(windows: list[Window], labels: dict[int, str], cache: Path, settled: int) -> dict[str, Stacks]:
     stacks: dict[str, Stacks] = {label: Counter() for label in labels.values()}
     frames, raw, pids, threads = [], [], {}, {}
     with closing(Symbolizer(cache)) as symbolizer:
-        for number, window in enumerate(windows):
+        for window in windows:
             symbolizer.learn(window.files, window.processes, window.codes)
             frames += symbolizer.resolve(window.frames)
             raw += window.stacks
             pids.update((process.process_id, process.pid) for process in window.processes)
             threads.update((thread.thread_id, thread.process_id) for thread in window.threads)
             rows = zip(window.stack.tolist(), window.thread.tolist(), window.value.tolist(), strict=True)
-            for stack, thread, value in rows if number >= first else ():
+            for stack, thread, value in rows if window.start_unix >= settled else ():
                 whole = tuple(f for frame in reversed(raw[stack]) for f in reversed(frames[frame]))
                 stacks[labels[pids[threads[thread]]]][whole] += value
     return stacks
