@@ -250,7 +250,7 @@ def load(
     environment = os.environ if environment is None else environment
     uid = os.geteuid() if uid is None else uid
     config = config or environment.get("GPUSTROBE_CONFIG")
-    paths = [Path(config)] if config else [path for path in default_files(environment) if path.exists()]
+    paths = [Path(config)] if config else [path for path in default_files(environment) if os.access(path, os.F_OK)]
     files = {path: read_yaml(path) for path in paths}
     layers = _layers(environment, files)
     values: dict[str, Any] = {}

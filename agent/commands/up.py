@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpustrobe.agent.units import Address
     from gpustrobe.agent.wiring import Agent
 
-COST_AFTER = 15.0  # seconds: start-up and the first names are over by then
+COST_AFTER = 60.0  # seconds: names of all that runs on a machine are learnt in the first minute
 
 
 @click.command(
