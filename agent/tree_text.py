@@ -79,18 +79,24 @@ def _amount_name(answer: dict[str, Any]) -> str:
     return "seconds" if answer["unit"] == "nanoseconds" else answer["unit"]
 
 
+def _samples(answer: dict[str, Any]) -> float:
+    return answer.get("samples", answer["total"])
+
+
 def head_line(answer: dict[str, Any]) -> str:
     """Type, range, evidence and losses of an answer, in one line."""
     parts = [
         answer["type"],
         f"{_clock(answer['from_ms'])} to {_clock(answer['to_ms']).split(' ')[1]} UTC",
-        f"{answer.get('samples', answer['total']):,.0f} samples",
+        f"{amount(answer['total'], answer)} s"
+        if answer["unit"] == "nanoseconds"
+        else f"{_samples(answer):,.0f} samples",
     ]
     if answer["unit"] == "samples" and answer.get("cores") and answer.get("seconds"):
         parts.append(f"{amount(answer['total'], answer)} of {answer['cores']:g} cores")
     drops = sum((answer.get("books") or {}).get("drops", {}).values())
     if drops:
-        parts.append(f"{drops:,} samples lost")
+        parts.append(f"{drops:,} {'waits' if answer['type'] == 'off_cpu' else 'samples'} lost")
     return "  ".join(parts)
 
 

@@ -79,6 +79,14 @@ def bpf_lines(quick: bool) -> Iterator[Line]:
         yield Line(f"BPF: {what}", f"{value:.0f}" if isinstance(value, float) else str(value))
 
 
+def wait_lines(quick: bool) -> Iterator[Line]:
+    from bench import offcpu
+
+    for part, row in offcpu.measure(quick=quick).items():
+        for what, value in row.items():
+            yield Line(f"off-CPU {part}: {what.replace('_', ' ')}", f"{value:,.4g}")
+
+
 def store_lines(quick: bool) -> Iterator[Line]:
     from bench import store
 
@@ -98,6 +106,7 @@ SECTIONS: dict[str, Callable[[bool], Iterator[Line]]] = {
     "loops": lambda quick: cost_lines("loops", quick),
     "mixed": lambda quick: cost_lines("mixed", quick),
     "bpf": bpf_lines,
+    "waits": wait_lines,
     "store": store_lines,
     "cupti": cupti_lines,
 }

@@ -89,30 +89,34 @@ def bpf_share(seconds: float, program: Path) -> dict[str, float]:
 
 
 def accuracy(program: Path, seconds: float) -> dict[str, float]:
-    """Share of each thread's life that was accounted for, and of it what has no stack of its own."""
-    windows = []
+    """Of the time that the program's threads lived (they do nothing but wait): what was accounted for, thread by
+    thread; and of all waits on the machine, how many were shown with another's stack or none."""
+    threads, pids, whole, covered = {}, {}, Counter(), 0
     with sampling(off_cpu=True) as sampler, subprocess.Popen([program, "60"]) as child:
-        time.sleep(1)  # its unwind tables are there
-        while sampler.take(0):
-            pass
-        start = time.monotonic()
-        while time.monotonic() - start < seconds:
-            window = sampler.take(0.5)
-            if window and window.sample_type == "off_cpu":
-                windows.append(window)
+        start = time.monotonic() + 1  # its unwind tables are there
+        while (left := start + seconds - time.monotonic()) > 0:
+            window = sampler.take(left)
+            if window is None:
+                continue
+            close_files(window)
+            threads |= {thread.thread_id: thread for thread in window.threads}
+            pids |= {process.process_id: process.pid for process in window.processes}
+            if window.sample_type != "off_cpu" or time.monotonic() < start + 1:
+                continue
+            covered += window.duration
+            for number, value in zip(window.thread.tolist(), window.value.tolist(), strict=True):
+                if pids[threads[number].process_id] == child.pid:
+                    whole[threads[number].tid] += value
         counters = sampler.counters()
         child.kill()
-    covered = sum(window.duration for window in windows)
-    whole: Counter[int] = Counter()
-    for window in windows:
-        for thread, value in zip(window.thread.tolist(), window.value.tolist(), strict=True):
-            whole[thread] += value
-        close_files(window)
+    shown = max(1, counters["waits_shown"])
     return {
         "seconds": covered / 1e9,
-        "heaviest_thread_share": max(whole.values()) / covered,
-        "without_stack": counters["waits_without_stack"] / max(1, counters["waits_ended"]),
-        "by_site": counters["waits_by_site"] / max(1, counters["waits_ended"]),
+        "threads": len(whole),
+        "least_accounted": min(whole.values()) / covered,
+        "most_accounted": max(whole.values()) / covered,
+        "without_stack": counters["waits_without_stack"] / shown,
+        "by_site": counters["waits_by_site"] / shown,
     }
 
 

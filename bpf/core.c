@@ -363,6 +363,7 @@ static void count_waits(struct gs_waits *w, uint64_t *c)
 	c[GS_COUNTER_waits_scratch_busy] = now.scratch_busy;
 	c[GS_COUNTER_waits_came_unseen] = now.came_unseen;
 	c[GS_COUNTER_waits_left_unseen] = now.left_unseen;
+	c[GS_COUNTER_waits_shown] = w->shown;
 	c[GS_COUNTER_waits_by_site] = w->by_site;
 	c[GS_COUNTER_waits_without_stack] = w->without_stack;
 	c[GS_COUNTER_waiting_threads] = w->n;

@@ -192,6 +192,7 @@ GS_API void gs_core_watch_moments(struct gs_core *core, const uint32_t *tids, ui
 	X(waits_unwalked, "stacks not taken: the budget was spent") \
 	X(waits_stack_lost, "stacks of waits that found no room in the ring") \
 	X(waits_scratch_busy, "stacks of waits not taken: the scratch was in use") \
+	X(waits_shown, "waits and parts of waits shown") \
 	X(waits_by_site, "waits shown with the stack of an earlier one at the same place") \
 	X(waits_without_stack, "waits shown without a stack") \
 	X(waits_came_unseen, "threads that came to a CPU without the off-CPU program being run") \

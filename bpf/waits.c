@@ -138,6 +138,7 @@ static struct taken *stack_of(struct gs_waits *w, struct gs_waiter *t, const str
 {
 	struct taken *found = NULL;
 
+	w->shown++;
 	for (int i = 0; t && i < STACKS; i++) {
 		if (!t->taken[i].sample || t->taken[i].site != p->site)
 			continue;

@@ -27,7 +27,7 @@ struct gs_waits {
 	uint64_t owed; /* threads without room whose next switch-in is still to be booked */
 	uint64_t first_switches, first_entered, last_switches;
 	int64_t skipped_seen, skipped_booked;
-	uint64_t by_site, without_stack;
+	uint64_t shown, by_site, without_stack;
 	struct gs_sample sample; /* scratch: the stack at hand */
 	uint64_t words[GS_MAX_KERNEL_WORDS + GS_MAX_USER_WORDS + 1 + sizeof(struct gs_stack_copy) / 8 + GS_STACK_WORDS];
 };
