@@ -465,3 +465,35 @@ def test_a_recording_is_played_as_it_was(node, tmp_path):
     assert 150 < delay < 600  # the recording's own: 421 ms
     assert {row[-1] for row in rows if row[4] == "kernel"} == {names[row["name"] - 1] for row in kernels}
     assert len(set(kernels["tid"])) == 2
+
+
+def test_threads_and_sleeps_live_in_simulated_time(run):
+    """Two host threads and one that only sleeps: each step at its own time, none before its turn."""
+    outcome = run("""
+import threading
+rt.set_device(0)
+marks, stream = [], rt.stream(True)
+k = rt.kernel("k", 50_000, sigma=0)
+def beat():
+    for _ in range(10):
+        time.sleep(1)
+        marks.append(("beat", time.monotonic_ns()))
+def work():
+    rt.set_device(0)
+    for _ in range(5):
+        rt.advance(2_100_000_000)
+        k(stream); rt.synchronize(stream)
+        marks.append(("work", time.monotonic_ns()))
+threads = [threading.Thread(target=f) for f in (beat, work)]
+begin = time.monotonic_ns()
+for thread in threads: thread.start()
+rt.away()
+for thread in threads: thread.join()
+say(marks=[(who, at - begin) for who, at in marks], wall=time.time())
+""")
+    beats = [at for who, at in outcome.said["marks"] if who == "beat"]
+    works = [at for who, at in outcome.said["marks"] if who == "work"]
+    assert beats == pytest.approx([second * 1e9 for second in range(1, 11)], rel=1e-4)
+    assert works == pytest.approx([turn * 2.15e9 for turn in range(1, 6)], rel=1e-3)
+    assert [at for _, at in outcome.said["marks"]] == sorted(beats + works)
+    assert outcome.said["wall"] == pytest.approx(1_700_000_000 + 12, abs=2)

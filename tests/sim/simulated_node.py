@@ -336,7 +336,8 @@ class Node:
         simulated_clock: bool = False,
     ) -> dict[str, str]:
         """`cupti`: a release of RELEASES, None for no libcupti; libcudart of both majors is there. `behaviour`: names and
-        values of cupti/state.h. `truth`: each process writes truth.PID there, which truth.py reads."""
+        values of cupti/state.h. `truth`: each process writes truth.PID there, which truth.py reads. `simulated_clock`: from
+        cuInit on, time is what is slept and launched, for libraries too (cuda/clock.c); a process of its own for each."""
         if cupti is not None and cupti not in RELEASES:
             raise ValueError(f"CUPTI {cupti} is not simulated: {', '.join(RELEASES)}")
         folders = [
@@ -355,6 +356,7 @@ class Node:
             more["SIM_TRUTH"] = str(truth)
         if simulated_clock:
             more["SIM_CLOCK"] = "simulated"
+            more["LD_PRELOAD"] = os.pathsep.join(filter(None, (str(BIN / "libsimclock.so"), base.get("LD_PRELOAD"))))
         return {**base, **more}
 
     def __enter__(self) -> Node:

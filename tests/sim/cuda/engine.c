@@ -18,7 +18,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t work = PTHREAD_COND_INITIALIZER;
 static struct gs_sim_context *contexts;
 static struct gs_sim_op *spare;
-static uint64_t simulated_ns, copy_free[GS_SIM_MAX_DEVICES][2], next_event, n_ops, sequences[8][GS_SIM_MAX_DEVICES];
+static uint64_t copy_free[GS_SIM_MAX_DEVICES][2], next_event, n_ops, sequences[8][GS_SIM_MAX_DEVICES];
 static uint32_t n_contexts, correlations, pending, meeting;
 static pid_t owner;
 static __thread struct gs_sim_call *current;
@@ -38,21 +38,21 @@ static uint64_t clock_ns(clockid_t clock)
 
 uint64_t gs_sim_clock(void)
 {
-	return gs_sim_engine.simulated_clock ? __atomic_load_n(&simulated_ns, __ATOMIC_RELAXED) : clock_ns(CLOCK_MONOTONIC);
+	return gs_sim_engine.simulated_clock ? gs_sim_simulated_now() : clock_ns(CLOCK_MONOTONIC);
 }
 
 /* The difference is read anew, but kept while it moves by less than a microsecond: operations of a stream must not overlap by the noise of it. */
 static uint64_t realtime(uint64_t at)
 {
 	static uint64_t offset, read_at;
+	if (gs_sim_engine.simulated_clock)
+		return at + 1700000000000000000ull;
 	uint64_t now = clock_ns(CLOCK_MONOTONIC);
 	if (!offset || now - read_at > 100000000) {
 		uint64_t fresh = clock_ns(CLOCK_REALTIME) - clock_ns(CLOCK_MONOTONIC), old = offset;
 		int64_t moved = fresh - old;
-		if (!gs_sim_engine.simulated_clock && (!old || moved > 1000 || moved < -1000))
+		if (!old || moved > 1000 || moved < -1000)
 			__atomic_store_n(&offset, fresh, __ATOMIC_RELAXED);
-		else if (!old)
-			__atomic_store_n(&offset, 1700000000000000000ull, __ATOMIC_RELAXED);
 		read_at = now;
 	}
 	return at + offset;
@@ -61,7 +61,7 @@ static uint64_t realtime(uint64_t at)
 static void spend(uint64_t ns)
 {
 	if (gs_sim_engine.simulated_clock) {
-		__atomic_fetch_add(&simulated_ns, ns, __ATOMIC_RELAXED);
+		gs_sim_sleep_until(gs_sim_clock() + ns, NULL, 0);
 		return;
 	}
 	for (uint64_t end = clock_ns(CLOCK_MONOTONIC) + ns; clock_ns(CLOCK_MONOTONIC) < end;)
@@ -176,8 +176,7 @@ static void sleep_towards(uint64_t at)
 {
 	uint64_t now = gs_sim_clock();
 	if (gs_sim_engine.simulated_clock) {
-		if (at != ~0ull && at > now)
-			__atomic_store_n(&simulated_ns, at, __ATOMIC_RELAXED);
+		gs_sim_sleep_until(at == ~0ull ? now + 10000 : at, NULL, 0); /* none: it is for another thread to go on */
 		return;
 	}
 	uint64_t length = at > now ? at - now : 0;
@@ -575,7 +574,8 @@ void gs_sim_engine_start(void)
 	pthread_t thread;
 	owner = getpid();
 	gs_sim_engine.simulated_clock = clock && strcmp(clock, "simulated") == 0;
-	simulated_ns = 1000000000;
+	if (gs_sim_engine.simulated_clock)
+		gs_sim_simulated_start();
 	atexit(report_unfinished);
 	if (!gs_sim_engine.simulated_clock) {
 		pthread_create(&thread, NULL, execute, NULL);
@@ -587,7 +587,8 @@ void gs_sim_engine_start(void)
 struct gs_sim_driver gs_sim_engine = {
 	.size = sizeof(struct gs_sim_driver), .now = gs_sim_clock, .realtime = realtime, .spend = spend, .call_begin = call_begin,
 	.call_end = call_end, .correlation = correlation, .progress = progress_now, .running = running,
-	.contexts = all_contexts, .memory = gs_sim_load_memory,
+	.contexts = all_contexts, .memory = gs_sim_load_memory, .sleep_until = gs_sim_sleep_until,
+	.away = gs_sim_simulated_away,
 };
 
 struct gs_sim_driver *gs_sim_driver(void) { return &gs_sim_engine; }
@@ -596,6 +597,7 @@ struct gs_sim_driver *gs_sim_driver(void) { return &gs_sim_engine; }
 
 void simNextDuration(uint64_t ns) { next_duration = ns; }
 uint64_t simNow(void) { return gs_sim_clock(); }
+void simAway(void) { gs_sim_simulated_away(); }
 
 void simAdvance(uint64_t ns)
 {
@@ -606,8 +608,8 @@ void simAdvance(uint64_t ns)
 	}
 	for (uint64_t end = gs_sim_clock() + ns;;) {
 		progress_now();
-		if (next_event > end) {
-			__atomic_store_n(&simulated_ns, end, __ATOMIC_RELAXED);
+		if (next_event > end || gs_sim_clock() >= end) {
+			gs_sim_sleep_until(end, NULL, 0);
 			progress_now();
 			return;
 		}

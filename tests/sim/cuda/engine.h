@@ -123,6 +123,8 @@ struct gs_sim_driver {
 	void (*memory)(int slot, int64_t bytes);
 	int (*device)(int ordinal, CUuuid *uuid, char name[96], uint64_t *memory); /* 0: there is no such device */
 	uint32_t simulated_clock;
+	void (*away)(void); /* simulated: the calling thread takes no part until its next sleep */
+	int (*sleep_until)(uint64_t deadline, const uint32_t *word, uint32_t value); /* simulated; 1: the word is no longer `value` */
 };
 struct gs_sim_driver *gs_sim_driver(void);
 
@@ -144,6 +146,12 @@ int gs_sim_reached(struct gs_sim_mark *mark);                      /* lock held 
 void gs_sim_order_legacy(struct gs_sim_stream *stream);            /* the default stream's rule, before an operation; lock held */
 struct gs_sim_context *gs_sim_context_new(int ordinal, int slot, int primary);
 struct gs_sim_stream *gs_sim_stream_new(struct gs_sim_context *context, unsigned flags, int priority);
+
+/* clock.c */
+uint64_t gs_sim_simulated_now(void);
+int gs_sim_sleep_until(uint64_t deadline, const uint32_t *word, uint32_t value);
+void gs_sim_simulated_start(void);
+void gs_sim_simulated_away(void);
 
 /* load.c: what the node sees of it */
 void gs_sim_load_start(int slot);

@@ -15,5 +15,7 @@ void simKernelTakesDuration(const char *name);
 void simNextDuration(uint64_t ns); /* of the calling thread's next kernel, copy or memset, whatever else was said */
 uint64_t simNow(void);             /* CLOCK_MONOTONIC, or the simulated clock's */
 void simAdvance(uint64_t ns);      /* host time passes: on the simulated clock at once, else by sleeping */
+/* On the simulated clock, before waiting for another thread by a lock or a join: time goes on without the calling thread. */
+void simAway(void);
 
 #endif

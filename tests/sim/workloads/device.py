@@ -142,6 +142,10 @@ class Runtime:
         """Host time passes: at once on the simulated clock."""
         self.cuda.simAdvance(nanoseconds)
 
+    def away(self) -> None:
+        """Before this thread waits for another by a lock or a join: the simulated clock goes on without it."""
+        self.cuda.simAway()
+
     def now(self) -> int:
         return self.cuda.simNow()
 
