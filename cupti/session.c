@@ -337,6 +337,8 @@ static void stand_back(struct gs_session *session, uint64_t now)
 	gs_recorder_abandon(&session->recorder);
 	__atomic_store_n(&gs_launches.counting, 0, __ATOMIC_RELEASE);
 	session->standing_back = 1;
+	session->plan = (struct gs_plan){.next_begin = NEVER}; /* made anew afterwards */
+	session->flush_at = NEVER;
 	gs_add(session->ring, GS_COUNTER_foreign, 1);
 	tell_state(session, GS_STATE_standing_back, GS_REASON_foreign_profiler, "");
 }
@@ -346,8 +348,6 @@ static int standing_back(struct gs_session *session, uint64_t now)
 {
 	if (session->wish.foreign) {
 		stand_back(session, now);
-		if (session->plan.next_begin <= now)
-			skip_window(session, now);
 	} else if (session->standing_back) {
 		session->standing_back = 0;
 		gs_recorder_reclaim(&session->recorder);
@@ -452,10 +452,10 @@ static void account(struct gs_session *session)
 static void record(struct gs_session *session, uint64_t now)
 {
 	struct gs_recorder *recorder = &session->recorder;
-	if (gs_plan_update(&session->plan, &session->wish, recorder->policy, now))
-		close_windows(session, GS_CLOSE_mode_changed, now);
 	if (standing_back(session, now))
 		return;
+	if (gs_plan_update(&session->plan, &session->wish, recorder->policy, now))
+		close_windows(session, GS_CLOSE_mode_changed, now);
 	close_windows(session, GS_CLOSE_complete, now);
 	if (gs_buffers_missed() != recorder->missed)
 		close_windows(session, GS_CLOSE_buffers_empty, now);

@@ -41,6 +41,7 @@ def wait_for(pid: int, seconds: float = 5) -> int:
 class PlainAgent:
     def __init__(self, fd: int) -> None:
         self.fd = fd
+        fcntl.flock(fd, fcntl.LOCK_EX)  # an agent may run on this machine: it keeps away then
         self.size = os.fstat(fd).st_size
         self.map = mmap.mmap(fd, self.size)
         self.bytes = np.frombuffer(self.map, np.uint8)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -200,3 +201,123 @@ def test_warm_takes_the_first_enable(tmp_path):
     run = Run(tmp_path, "13.5", {"mode": ring.Mode.ON_DEMAND, "warm": 1}, seconds=1, behaviour={"first_enable_ms": 100})
     assert run.agent.library["first_enable_ns"][0] >= 90_000_000
     assert run.counters["windows"] == 0
+
+
+PROFILED = """
+import ctypes, sys, time
+sys.path.insert(0, {workloads!r})
+from device import Runtime
+kineto = ctypes.CDLL({kineto!r})
+runtime = Runtime(13)
+kernel = runtime.kernel("_Z4workPf", 20)
+kernel(); runtime.synchronize()
+print("ready", flush=True)
+for line in sys.stdin:
+    what = line.split()
+    if what[0] == "start":
+        print(kineto.kineto_start(b"libcupti.so.13", int(what[1])), flush=True)
+    elif what[0] == "launch":
+        for _ in range(int(what[1])):
+            kernel()
+        runtime.synchronize()
+        print("launched", flush=True)
+    elif what[0] == "stop":
+        print(kineto.kineto_stop(what[1].encode()), flush=True)
+"""
+
+
+class Profiled:
+    """A program with a profiler of its own, told what to do; `agent` is None where we are not injected."""
+
+    def __init__(self, folder, inject):
+        simulated_node.build()
+        self.folder = folder
+        script = folder / "profiled.py"
+        kineto = simulated_node.BIN / "workloads" / "libkineto.so"
+        script.write_text(PROFILED.format(workloads=str(TRAIN.parent), kineto=str(kineto)))
+        self.node = simulated_node.Node.create(folder)
+        env = self.node.environment(dict(os.environ), inject=str(library.path()) if inject else None)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.process = subprocess.Popen([sys.executable, script], env=env, **pipes)
+        assert self.process.stdout.readline() == "ready\n"
+        self.agent = cupti_agent.PlainAgent(cupti_agent.wait_for(self.process.pid)) if inject else None
+
+    def say(self, text):
+        self.process.stdin.write(text + "\n")
+        self.process.stdin.flush()
+        return self.process.stdout.readline().strip()
+
+    def trace(self):
+        """How many records of each (kind, name) the profiler wrote."""
+        path = self.folder / "trace.txt"
+        assert int(self.say(f"stop {path}")) >= 0
+        return Counter((line.split()[0], line.split()[5]) for line in path.read_text().splitlines())
+
+    def end(self):
+        self.process.stdin.close()
+        assert self.process.wait(10) == 0
+        if self.agent:
+            self.agent.drain()
+
+
+@pytest.mark.parametrize("old", [0, 1])
+def test_a_users_own_profiler_between_windows(tmp_path, old):
+    traces = []
+    for inject in (False, True):
+        folder = tmp_path / str(inject)
+        folder.mkdir()
+        program = Profiled(folder, inject)
+        if inject:  # an agent that has had windows here, and sees the profiler by its uprobe
+            program.agent.wish(mode=ring.Mode.ALWAYS)
+            program.agent.run(0.3)
+            program.say("launch 50")
+            program.agent.run(0.2)
+            program.agent.wish(mode=ring.Mode.ON_DEMAND)
+            program.agent.run(0.2)
+            program.agent.wish(foreign=1)
+        assert program.say(f"start {old}") == "0"
+        program.say("launch 100")
+        traces.append(program.trace())
+        if inject:
+            program.agent.wish(foreign=0, mode=ring.Mode.ALWAYS)
+            program.agent.run(0.3)
+            before = len(program.agent.records(Record.KERNEL))
+            program.say("launch 70")
+            program.agent.run(0.8)
+            assert len(program.agent.records(Record.KERNEL)) == before + 70  # and so does ours go on
+        program.end()
+    assert traces[0] == traces[1]
+    assert traces[0]["10", "_Z4workPf"] == 100
+
+
+def test_a_users_own_profiler_before_the_agent(tmp_path):
+    program = Profiled(tmp_path, True)
+    assert program.say("start 1") == "0"
+    program.agent.wish(mode=ring.Mode.ALWAYS)  # its uprobe saw nothing: it came late
+    program.agent.run(0.4)
+    assert (program.agent.state(), program.agent.reason()) == ("standing_back", "subscriber_taken")
+    program.say("launch 100")
+    assert program.trace()["10", "_Z4workPf"] == 100
+    program.end()
+    assert len(program.agent.records(Record.LAUNCH)) == 0
+
+
+def test_a_users_own_profiler_inside_a_window(tmp_path):
+    """It may be given buffers of ours with records from before; it loses none of its own, and frees what it is given."""
+    program = Profiled(tmp_path, True)
+    program.agent.wish(mode=ring.Mode.ALWAYS)
+    program.agent.run(0.4)
+    program.say("launch 30")
+    assert program.say("start 0") == "0"
+    program.agent.wish(foreign=1)
+    program.agent.run(0.1)
+    program.say("launch 100")
+    assert program.trace()["10", "_Z4workPf"] >= 100
+    assert (program.agent.state(), program.agent.reason()) == ("standing_back", "foreign_profiler")
+    program.agent.wish(foreign=0)
+    program.agent.run(0.3)
+    before = len(program.agent.records(Record.KERNEL))
+    program.say("launch 70")
+    program.agent.run(0.8)
+    assert len(program.agent.records(Record.KERNEL)) == before + 70
+    program.end()
