@@ -137,6 +137,10 @@ static void leave(void)
 		thread.inside = 0;
 		__atomic_fetch_sub(&gs_launches.inside, 1, __ATOMIC_RELEASE);
 	}
+	if (relaxed(&gs_launches.finalize) && __atomic_exchange_n(&gs_launches.finalize, 0, __ATOMIC_ACQ_REL)) {
+		gs_launches.at_exit();
+		return;
+	}
 	if (thread.tick % LATENCY_EVERY || (!inside && relaxed(&gs_launches.recording)))
 		return;
 	gs_add(ring, inside ? GS_COUNTER_latency_in_ns : GS_COUNTER_latency_out_ns, gs_mono() - thread.entered);

@@ -22,6 +22,8 @@ struct gs_launches {
 	uint32_t counting;
 	uint32_t recording;  /* activity is on: calls that no window covers are neither in nor out */
 	uint32_t forked;
+	uint32_t finalize;   /* 1: the next outermost exit calls at_exit, once */
+	void (*at_exit)(void);
 	int32_t inside;      /* launches of windows whose call has not returned */
 	uint64_t counting_since; /* mono */
 	uint64_t strata[GS_STRATA]; /* key's upper half << 32 | window */

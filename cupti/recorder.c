@@ -130,7 +130,7 @@ enum gs_reason gs_recorder_enable(struct gs_recorder *recorder)
 	gs_add(recorder->ring, GS_COUNTER_enable_ns, recorder->enable_ns);
 	if (reason)
 		return reason;
-	if (!recorder->enabled_once)
+	if (!recorder->ring->control->library.first_enable_ns)
 		recorder->ring->control->library.first_enable_ns = recorder->enable_ns;
 	recorder->enabled_once = 1;
 	recorder->level_latched = 1;
@@ -178,6 +178,43 @@ void gs_recorder_reclaim(struct gs_recorder *recorder)
 	recorder->active = 1;
 	gs_recorder_disable(recorder);
 	gs_recorder_unsubscribe(recorder);
+}
+
+static struct gs_recorder *finalizing;
+static uint32_t finalized;
+
+/* On the application's thread, inside CUPTI's callback; our own thread waits and calls nothing. */
+static void finalize_in_callback(void)
+{
+	finalizing->cupti.unsubscribe(finalizing->subscriber);
+	failed(finalizing, finalizing->cupti.finalize());
+	__atomic_store_n(&finalized, 1, __ATOMIC_RELEASE);
+}
+
+int gs_recorder_finalize(struct gs_recorder *recorder)
+{
+	struct timespec pause = {.tv_nsec = 1000000};
+	if (!recorder->policy->may_finalize || !recorder->cupti.finalize || recorder->foreign_seen || recorder->active ||
+	    !recorder->enabled_once || gs_recorder_subscribe(recorder))
+		return 0;
+	finalizing = recorder;
+	finalized = 0;
+	gs_launches.at_exit = finalize_in_callback;
+	__atomic_store_n(&gs_launches.finalize, 1, __ATOMIC_RELEASE);
+	for (int i = 0; i < 2000 && !__atomic_load_n(&finalized, __ATOMIC_ACQUIRE); i++)
+		nanosleep(&pause, NULL);
+	if (__atomic_exchange_n(&gs_launches.finalize, 0, __ATOMIC_ACQ_REL)) { /* nothing was launched */
+		gs_recorder_unsubscribe(recorder);
+		return 0;
+	}
+	while (!__atomic_load_n(&finalized, __ATOMIC_ACQUIRE)) /* it is at it */
+		nanosleep(&pause, NULL);
+	recorder->subscribed = 0;
+	recorder->registered = 0;
+	recorder->enabled_once = 0;
+	gs_buffers_forget_lent();
+	gs_add(recorder->ring, GS_COUNTER_finalizes, 1);
+	return 1;
 }
 
 void gs_recorder_pair(struct gs_recorder *recorder)

@@ -17,7 +17,7 @@ struct gs_recorder {
 	uint8_t registered; /* our buffer callbacks are CUPTI's, as far as we know */
 	uint8_t active;     /* activity kinds are enabled */
 	uint8_t abandoned;  /* a foreign profiler came while they were: we have let go of them */
-	uint8_t enabled_once;
+	uint8_t enabled_once; /* since the start, or since CUPTI was finalized */
 	uint8_t node_level;
 	uint8_t level_latched;
 	uint8_t foreign_seen; /* ever: nobody finalizes under another profiler */
@@ -48,6 +48,10 @@ void gs_recorder_reclaim(struct gs_recorder *recorder);
 /* Asks CUPTI for finished records (force: for unfinished ones too; at exit only), reads what it gave back. */
 void gs_recorder_flush(struct gs_recorder *recorder, int force);
 void gs_recorder_read(struct gs_recorder *recorder);
+
+/* Finalizes CUPTI as its documentation asks: unsubscribed and called inside the exit of an API call of the application, which
+ * is waited for (2 s at most). Between windows, nobody else using CUPTI. 1 if it was done. */
+int gs_recorder_finalize(struct gs_recorder *recorder);
 
 /* Reads the clocks against each other. */
 void gs_recorder_pair(struct gs_recorder *recorder);

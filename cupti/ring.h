@@ -129,7 +129,8 @@ enum gs_graph_level { GS_GRAPH_BY_SHARE, GS_GRAPH_WHOLE, GS_GRAPH_NODES };
 	X(foreign, "times we stood back for another profiler") \
 	X(cupti_errors, "CUPTI calls that failed") \
 	X(callbacks_in_child, "callbacks in a fork's child, ignored") \
-	X(counts_full, "launches not counted: the table of functions was full")
+	X(counts_full, "launches not counted: the table of functions was full") \
+	X(finalizes, "times CUPTI was finalized, which ends what it costs between sessions")
 
 #define X(name, text) GS_STATE_##name,
 enum gs_state { GS_STATES(X) GS_N_STATES };
@@ -166,7 +167,7 @@ struct gs_layout {
 
 /* Written by the agent alone. */
 struct gs_agent {
-	uint32_t wake;            /* futex word; +1 after each change of this struct, and on attach */
+	uint32_t wake;            /* futex word; +1 after each change of this struct, and on attach (the writer adds 1 at its exit) */
 	uint32_t config_sequence; /* odd while the agent writes */
 	uint64_t heartbeat;       /* mono of the agent; only its change counts */
 	uint32_t mode;            /* enum gs_mode */
@@ -182,7 +183,7 @@ struct gs_agent {
 	uint32_t flush;           /* +1: flush buffers now */
 	uint32_t warm;            /* not 0: enable and disable once, at once (the first enable may take seconds) */
 	uint32_t agent_pid;       /* as the agent sees itself; for people */
-	uint32_t finalize;        /* +1: cuptiFinalize when between windows, where the policy allows it */
+	uint32_t finalize;        /* +1: cuptiFinalize in the next launch call between windows, where policy and others allow it */
 	uint32_t buffers_mib;     /* bound on activity buffers on the host; 0 = 64 */
 	uint32_t reserved[9];
 };

@@ -110,6 +110,7 @@ COUNTERS: dict[str, str] = {
     "cupti_errors": "CUPTI calls that failed",
     "callbacks_in_child": "callbacks in a fork's child, ignored",
     "counts_full": "launches not counted: the table of functions was full",
+    "finalizes": "times CUPTI was finalized, which ends what it costs between sessions",
 }
 
 

@@ -389,6 +389,18 @@ static void warm(struct gs_session *session)
 		gs_recorder_disable(&session->recorder);
 }
 
+static void finalize_due(struct gs_session *session, uint64_t now)
+{
+	uint64_t next = session->plan.next_begin;
+	if (session->wish.finalize == session->finalize_heard || session->recorder.active || gs_launches.counting ||
+	    (next != NEVER && next < now + 3 * S))
+		return;
+	session->finalize_heard = session->wish.finalize;
+	gs_recorder_flush(&session->recorder, 0);
+	if (gs_recorder_finalize(&session->recorder))
+		session->flush_at = NEVER;
+}
+
 static void flush_due(struct gs_session *session, uint64_t now)
 {
 	struct gs_recorder *recorder = &session->recorder;
@@ -468,6 +480,7 @@ static void record(struct gs_session *session, uint64_t now)
 	    (session->plan.next_begin == NEVER || session->plan.next_begin > now + lead(session) + 5 * MS))
 		stop_recording(session, now);
 	flush_due(session, now);
+	finalize_due(session, now);
 	look_for_losses(session);
 	if (!recorder->active && !session->refused && session->ring->control->library.reason != GS_REASON_subscriber_taken)
 		tell_state(session, GS_STATE_between, 0, "");
@@ -496,6 +509,7 @@ void gs_session_attach(struct gs_session *session)
 	session->recorder.reader.n_contexts = 0; /* a new agent knows none */
 	hear(session);
 	session->flush_heard = session->wish.flush;
+	session->finalize_heard = session->wish.finalize;
 	if (session->ready) {
 		gs_announce_devices(&session->driver, session->names);
 		if (session->recorder.enabled_once) /* what came late for the agent before */

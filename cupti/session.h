@@ -30,7 +30,7 @@ struct gs_session {
 	uint64_t retry_at;          /* when readiness is tried again */
 	uint64_t flush_at, flush_step, flush_end;
 	uint64_t read_at, tell_at;
-	uint32_t flush_heard;
+	uint32_t flush_heard, finalize_heard;
 	uint64_t losses;            /* as last looked at */
 	uint64_t thread_ns;
 };

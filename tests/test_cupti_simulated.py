@@ -208,7 +208,7 @@ import ctypes, sys, time
 sys.path.insert(0, {workloads!r})
 from device import Runtime
 kineto = ctypes.CDLL({kineto!r})
-runtime = Runtime(13)
+runtime = Runtime({major})
 kernel = runtime.kernel("_Z4workPf", 20)
 kernel(); runtime.synchronize()
 print("ready", flush=True)
@@ -229,14 +229,14 @@ for line in sys.stdin:
 class Profiled:
     """A program with a profiler of its own, told what to do; `agent` is None where we are not injected."""
 
-    def __init__(self, folder, inject):
+    def __init__(self, folder, inject, release="13.5"):
         simulated_node.build()
         self.folder = folder
         script = folder / "profiled.py"
         kineto = simulated_node.BIN / "workloads" / "libkineto.so"
-        script.write_text(PROFILED.format(workloads=str(TRAIN.parent), kineto=str(kineto)))
+        script.write_text(PROFILED.format(workloads=str(TRAIN.parent), kineto=str(kineto), major=release.split(".")[0]))
         self.node = simulated_node.Node.create(folder)
-        env = self.node.environment(dict(os.environ), inject=str(library.path()) if inject else None)
+        env = self.node.environment(dict(os.environ), cupti=release, inject=str(library.path()) if inject else None)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen([sys.executable, script], env=env, **pipes)
         assert self.process.stdout.readline() == "ready\n"
@@ -320,4 +320,24 @@ def test_a_users_own_profiler_inside_a_window(tmp_path):
     program.say("launch 70")
     program.agent.run(0.8)
     assert len(program.agent.records(Record.KERNEL)) == before + 70
+    program.end()
+
+
+@pytest.mark.parametrize("release,finalizes", [("12.5", 0), ("12.6", 1), ("13.5", 1)])
+def test_finalize_ends_the_residual_cost(tmp_path, release, finalizes):
+    """Sessions, then cuptiFinalize from inside a launch call; the next session starts CUPTI anew. Not where it crashes."""
+    program = Profiled(tmp_path, True, release)
+    for session in (1, 2):
+        program.agent.wish(mode=ring.Mode.ON_DEMAND, detail_until=time.monotonic_ns() + 400_000_000)
+        program.agent.run(0.3)
+        program.say("launch 20")
+        program.agent.run(0.5)
+        program.agent.wish(finalize=session)
+        program.agent.run(0.1)
+        program.say("launch 10")
+        program.agent.run(0.1)
+        counters = program.agent.counters()
+        assert counters["finalizes"] == session * finalizes
+        assert len(program.agent.records(Record.KERNEL)) == 20 * session
+    assert counters["cupti_errors"] == 0
     program.end()
