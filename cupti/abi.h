@@ -41,6 +41,7 @@ enum {
 	ATTRIBUTE_DEVICE_BUFFER_POOL_LIMIT = 2,
 	ATTRIBUTE_ZEROED_BUFFER = 5, /* "the buffers we give are zeroed already" */
 	ATTRIBUTE_DEVICE_BUFFER_PRE_ALLOCATE = 6,
+	ATTRIBUTE_PER_THREAD_BUFFER = 9, /* 1 unless told */
 };
 
 /* CUpti_CallbackData */

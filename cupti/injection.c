@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -47,6 +48,8 @@ static void at_exit(void)
 {
 	uint64_t deadline = gs_mono() + EXIT_LIMIT_NS;
 	if (!acquire(&running) || acquire(&gs_launches.forked))
+		return;
+	if ((uint32_t)getpid() != ring.control->layout.pid) /* a child that clone() made, past the handlers of fork */
 		return;
 	if (!__atomic_exchange_n(&exiting, 1, __ATOMIC_ACQ_REL)) {
 		__atomic_fetch_add(&ring.control->agent.wake, 1, __ATOMIC_RELEASE);
@@ -105,11 +108,19 @@ static void *attendant(void *unused)
 	return NULL;
 }
 
-/* The child has no thread of ours and must never call CUPTI; it shows the agent no ring either. */
+/* The child has no thread of ours and must never call CUPTI; it shows the agent no ring either. The number may be another
+ * file's by now: programs close what they do not know. */
 static void in_child(void)
 {
+	char link[32] = "/proc/self/fd/", name[64] = "", digits[12];
+	int n = 0, at = (int)strlen(link);
 	__atomic_store_n(&gs_launches.forked, 1, __ATOMIC_RELEASE);
-	close(ring.fd);
+	for (int rest = ring.fd; rest || !n; rest /= 10) /* snprintf may take locks that the parent's threads hold */
+		digits[n++] = (char)('0' + rest % 10);
+	while (n)
+		link[at++] = digits[--n];
+	if (readlink(link, name, sizeof name - 1) > 0 && strstr(name, GS_RING_NAME))
+		close(ring.fd);
 }
 
 static int start_thread(void)

@@ -35,10 +35,11 @@ static struct gs_plan wanted(const struct gs_agent *wish, const struct gs_policy
 		plan.width = policy->window_ns;
 		plan.period = policy->period_ns;
 	}
+	uint64_t shortest = wish->mode == GS_MODE_AUTO && plan.mode == GS_MODE_SESSIONS ? 10 * S : 10 * MS; /* toggle rarely there */
 	if (plan.mode == GS_MODE_SESSIONS)
 		plan.mode = GS_MODE_WINDOWS;
 	if (plan.mode == GS_MODE_WINDOWS) {
-		plan.period = clamp(wish->period_ns ? wish->period_ns : plan.period, 10 * MS, 3600 * S);
+		plan.period = clamp(wish->period_ns ? wish->period_ns : plan.period, shortest, 3600 * S);
 		plan.width = clamp(wish->window_ns ? wish->window_ns : plan.width, MS, plan.period);
 	}
 	return plan;

@@ -57,6 +57,12 @@ int gs_ring_create(struct gs_ring *ring, uint32_t slots, uint32_t arena_size)
 		close(fd);
 		return error;
 	}
+	/* out of the way of programs that count on low numbers */
+	int high = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+	if (high >= 0) {
+		close(fd);
+		fd = high;
+	}
 	char *at = mmap(NULL, total, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (at == MAP_FAILED) {
 		error = errno;

@@ -47,18 +47,19 @@ static enum gs_reason reason_of(int result)
 	}
 }
 
-static void switch_callbacks(struct gs_recorder *recorder, uint32_t on)
+static void enable_callbacks(struct gs_recorder *recorder)
 {
 	const struct gs_calls *calls = &gs_launches.calls;
 	for (uint32_t i = 0; i < calls->n_listed; i++) {
 		uint16_t listed = calls->listed[i];
-		recorder->cupti.enable_callback(on, recorder->subscriber, listed >> 15 ? DOMAIN_RUNTIME : DOMAIN_DRIVER,
+		recorder->cupti.enable_callback(1, recorder->subscriber, listed >> 15 ? DOMAIN_RUNTIME : DOMAIN_DRIVER,
 						listed & 0x7fff);
 	}
 }
 
 enum gs_reason gs_recorder_subscribe(struct gs_recorder *recorder)
 {
+	uint64_t begun = gs_mono();
 	if (recorder->subscribed)
 		return 0;
 	int result = recorder->cupti.subscribe(&recorder->subscriber, gs_launch_callback, NULL);
@@ -69,8 +70,9 @@ enum gs_reason gs_recorder_subscribe(struct gs_recorder *recorder)
 	__atomic_fetch_add(&gs_launches.generation, 1, __ATOMIC_RELEASE);
 	__atomic_store_n(&gs_launches.inside, 0, __ATOMIC_RELAXED);
 	gs_names_forget_pointers(recorder->reader.names);
-	switch_callbacks(recorder, 1);
+	enable_callbacks(recorder);
 	recorder->subscribed = 1;
+	gs_add(recorder->ring, GS_COUNTER_enable_ns, gs_mono() - begun);
 	return 0;
 }
 
@@ -78,16 +80,17 @@ void gs_recorder_unsubscribe(struct gs_recorder *recorder)
 {
 	if (!recorder->subscribed)
 		return;
-	switch_callbacks(recorder, 0);
-	failed(recorder, recorder->cupti.unsubscribe(recorder->subscriber));
+	uint64_t begun = gs_mono();
+	failed(recorder, recorder->cupti.unsubscribe(recorder->subscriber)); /* disables its callbacks */
 	recorder->subscribed = 0;
+	gs_add(recorder->ring, GS_COUNTER_disable_ns, gs_mono() - begun);
 }
 
 static void set_attribute(struct gs_recorder *recorder, int attribute, size_t value, size_t size)
 {
 	uint8_t byte = (uint8_t)value;
 	void *at = size == 1 ? (void *)&byte : (void *)&value;
-	failed(recorder, recorder->cupti.set_attribute(attribute, &size, at));
+	recorder->cupti.set_attribute(attribute, &size, at); /* an older one may not know it: then its default holds */
 }
 
 /* Device memory: 16 pools at most (a report: 250 default ones took 800 MB), one of them ahead. */
@@ -97,6 +100,7 @@ static void set_up(struct gs_recorder *recorder)
 		set_attribute(recorder, ATTRIBUTE_DEVICE_BUFFER_POOL_LIMIT, 16, sizeof(size_t));
 		set_attribute(recorder, ATTRIBUTE_DEVICE_BUFFER_PRE_ALLOCATE, 1, sizeof(size_t));
 		set_attribute(recorder, ATTRIBUTE_ZEROED_BUFFER, 1, 1);
+		set_attribute(recorder, ATTRIBUTE_PER_THREAD_BUFFER, 0, 1); /* one for each of a program's threads: 64 before long */
 	}
 	if (!recorder->registered && !failed(recorder, recorder->cupti.register_callbacks(gs_buffer_request, gs_buffer_complete)))
 		recorder->registered = 1;

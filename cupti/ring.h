@@ -6,6 +6,7 @@
  *              fcntl(F_GET_SEALS) for F_SEAL_SHRINK|F_SEAL_GROW (without both a truncation could raise SIGBUS in the agent),
  *              fstat size == total_size, magic, version and every offset, then maps it shared. `pid` (in the writer's own PID
  *              namespace: last number of NSpid in /proc/PID/status) tells a process from a fork's child that inherited the fd.
+ *              A program that closes descriptors it does not know still has the mapping: /proc/PID/map_files/ shows the same name.
  * Two agents   flock(LOCK_EX|LOCK_NB) on the opened fd; who does not get it does not touch anything. The kernel drops the lock
  *              when its holder dies; the next agent goes on at `tail`.
  * Clocks       `mono` CLOCK_MONOTONIC ns, `unix` CLOCK_REALTIME ns, `cupti` what cuptiGetTimestamp and activity records
@@ -174,7 +175,7 @@ struct gs_agent {
 	uint32_t foreign;         /* not 0: another profiler is at work here (seen by uprobe): no windows */
 	uint64_t detail_until;    /* mono: record without gaps until then; 0 = no wish */
 	uint64_t window_ns;       /* 0 = the policy's */
-	uint64_t period_ns;       /* 0 = the policy's; > window_ns */
+	uint64_t period_ns;       /* 0 = the policy's; >= window_ns. AUTO under a policy of SESSIONS: at least 10 s */
 	uint64_t seed;            /* of window phases and stack sampling */
 	uint32_t probability;     /* of a launch's stack, in units of 2^-32; the first of each (thread, function) in a window is certain */
 	uint32_t counting;        /* not 0: count every launch while attached */

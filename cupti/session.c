@@ -502,6 +502,7 @@ uint64_t gs_session_round(struct gs_session *session)
 void gs_session_attach(struct gs_session *session)
 {
 	gs_add(session->ring, GS_COUNTER_attaches, 1);
+	session->attached = 1;
 	session->plan = (struct gs_plan){.next_begin = NEVER};
 	session->flush_at = NEVER;
 	session->retry_at = 0;
@@ -539,6 +540,7 @@ static void end(struct gs_session *session, enum gs_close reason, int force)
 void gs_session_detach(struct gs_session *session)
 {
 	end(session, GS_CLOSE_agent_gone, 0);
+	session->attached = 0;
 	session->plan = (struct gs_plan){.next_begin = NEVER};
 	gs_buffers_release();
 	session->ring->control->library.next_window = 0;
@@ -548,7 +550,8 @@ void gs_session_detach(struct gs_session *session)
 void gs_session_exit(struct gs_session *session)
 {
 	struct gs_exit record = {.type = GS_RECORD_EXIT, .flags = !session->standing_back, .reason = (uint16_t)session->refused};
-	end(session, GS_CLOSE_exit, 1);
+	if (session->attached) /* else everything was flushed when the agent went */
+		end(session, GS_CLOSE_exit, 1);
 	record.time = gs_mono();
 	record.records = gs_counter_value(session->ring, GS_COUNTER_records);
 	for (int i = GS_COUNTER_drop_ring_full; i <= GS_COUNTER_drop_bad_record; i++)

@@ -22,6 +22,7 @@ struct gs_session {
 	struct gs_windows windows;
 	struct gs_plan plan;
 	struct gs_agent wish;       /* as last read whole */
+	uint8_t attached;
 	uint8_t ready;              /* driver initialized, CUPTI found, policy known */
 	uint8_t standing_back;
 	uint8_t warmed;

@@ -113,6 +113,7 @@ VALUES = {
     "ATTRIBUTE_DEVICE_BUFFER_SIZE": "CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_SIZE",
     "ATTRIBUTE_DEVICE_BUFFER_POOL_LIMIT": "CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_POOL_LIMIT",
     "ATTRIBUTE_ZEROED_BUFFER": "CUPTI_ACTIVITY_ATTR_ZEROED_OUT_ACTIVITY_BUFFER",
+    "ATTRIBUTE_PER_THREAD_BUFFER": "CUPTI_ACTIVITY_ATTR_PER_THREAD_ACTIVITY_BUFFER",
     "ATTRIBUTE_DEVICE_BUFFER_PRE_ALLOCATE": "CUPTI_ACTIVITY_ATTR_DEVICE_BUFFER_PRE_ALLOCATE_VALUE",
 }
 MINIMA = {
@@ -176,7 +177,10 @@ def test_offsets_and_values(release, tmp_path):
 def test_every_enumerator_is_checked():
     text = re.sub(r"/\*.*?\*/", "", (CUPTI / "abi.h").read_text(), flags=re.S)
     names = {n for body in re.findall(r"enum \{(.*?)\}", text, re.S) for n in re.findall(r"(\w+) =", body)}
-    assert names == set(OFFSETS) | set(VALUES) | set(MINIMA) | {"MIN_KERNEL", "KERNEL_DEVICE_LAUNCHED"}
+    assert names == set(OFFSETS) | set(VALUES) | set(MINIMA) | {
+        "MIN_KERNEL",
+        "KERNEL_DEVICE_LAUNCHED",
+    }
 
 
 def test_functions_are_declared_as_theirs(release, tmp_path):
