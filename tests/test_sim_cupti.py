@@ -767,3 +767,45 @@ say(first=len(cl.records), second=len(other.records))
 """
     ).said
     assert said == {"first": 0, "second": 2}
+
+
+@pytest.mark.parametrize(("release", "result"), [("13.0", 27), ("13.1", 0), ("13.5", 0)])
+def test_host_function_kinds_came_with_13_1(run, release, result):
+    assert run(start(release) + "\nsay(codes=[cl.enable(56), cl.enable(58)])", cupti=release).said["codes"] == [
+        result,
+        result,
+    ]
+
+
+WITH_NVIDIAS_BINDING = """
+from cupti import cupti
+rt.set_device(0)
+found, calls = [], []
+cupti.activity_register_callbacks(
+    lambda: (1 << 20, 0), lambda records: found.extend((r.kind, r.name, r.correlation_id, r.end - r.start) for r in records)
+)
+subscriber = cupti.subscribe(lambda data, domain, cbid, more: calls.append((int(domain), cbid, more.correlation_id)), None)
+cupti.enable_callback(1, subscriber, cupti.CallbackDomain.RUNTIME_API, 211)
+cupti.activity_enable(cupti.ActivityKind.CONCURRENT_KERNEL)
+k = rt.kernel("hello", 500, sigma=0)
+for _ in range(3): k()
+rt.synchronize()
+cupti.activity_flush_all(0)
+say(found=found, calls=calls)
+"""
+
+
+def test_nvidias_own_python_binding_works_on_it(run, tmp_path, monkeypatch):
+    """Where `pip install cupti-python` was done; from another folder, as ours has one named cupti."""
+    monkeypatch.chdir(tmp_path)
+    if subprocess.run([sys.executable, "-c", "from cupti import cupti"], capture_output=True, check=False).returncode:
+        pytest.skip("cupti-python is not installed")
+    outcome = run(
+        WITH_NVIDIAS_BINDING,
+        cupti="13.4",
+        simulated_clock=False,
+        variables={"LD_PRELOAD": str(BIN / "cupti/13.4/libcupti.so.13")},
+    )
+    correlations = [int(row["correlation"]) for row in outcome.kernels("hello")]
+    assert outcome.said["found"] == [[10, "hello", number, 500_000] for number in correlations]
+    assert outcome.said["calls"] == [[2, 211, number] for number in correlations for _ in range(2)]

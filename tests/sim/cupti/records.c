@@ -68,6 +68,10 @@ size_t gs_sim_record_size(CUpti_ActivityKind kind)
 		return v >= 130202 ? sizeof(Device) : v >= 20 ? sizeof(CUpti_ActivityDevice5) : sizeof(CUpti_ActivityDevice4);
 	case CUPTI_ACTIVITY_KIND_CONTEXT: return context_size();
 	case CUPTI_ACTIVITY_KIND_STREAM: return sizeof(CUpti_ActivityStream);
+#if CUPTI_API_VERSION >= 130000
+	case CUPTI_ACTIVITY_KIND_GRAPH_HOST_NODE: return v >= 130101 ? sizeof(CUpti_ActivityGraphHostNode) : 0; /* no host functions here */
+	case CUPTI_ACTIVITY_KIND_HOST_LAUNCH: return v >= 130101 ? sizeof(CUpti_ActivityHostLaunch) : 0;
+#endif
 	default: return 0;
 	}
 }
