@@ -86,7 +86,7 @@ def test_words_become_frames():
         RawFrame(RawKind.KERNEL, 0, KERNEL),
         RawFrame(RawKind.KERNEL, 0, KERNEL + 99),  # a return address: the call's own byte
         RawFrame(RawKind.NATIVE, 3, 0x1234),
-        RawFrame(RawKind.PYTHON, 0, 0x7F00_0000_1000, 7 << 32 | 9),
+        RawFrame(RawKind.PYTHON, 0, 0x7F00_0000_1000, 9),  # no code object to be read: line 0, the check stays
         RawFrame(RawKind.GUESSED, 4, 8),
         RawFrame(RawKind.RAW, 0, 0x5555_0000),
         RawFrame(RawKind.RAW_GUESSED, 0, 16),
