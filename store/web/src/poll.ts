@@ -107,7 +107,7 @@ async function round(): Promise<void> {
       if (await askStatus()) {
         const settled = state.now.value - state.range.value.to > UNSETTLED_MS;
         const question = questionNow();
-        if (question !== answered || state.live.value || !settled) { await askPicture(); answered = question; }
+        if (question !== answered || state.live.value || !settled) { asked = question; await askPicture(); answered = question; }
       }
     } while (again && !document.hidden);
   } finally {
@@ -116,7 +116,7 @@ async function round(): Promise<void> {
     timer = window.setTimeout(() => void round(), beginning.value ? FIRST_SECONDS_MS : calm ? Math.min(MOST_MS, Math.max(LEAST_MS, took * 4)) : IDLE_MS);
   }
 }
-let answered = "";
+let answered = "", asked = ""; // the question of the newest picture, and the newest one put
 const questionNow = (): string => [profileKey.value, state.live.value ? state.view.value.from : `${state.range.value.from}-${state.range.value.to}`, step.value, cpuBy.value, shownCharts.value.length, state.view.value.charts.join(), state.nodeName.value].join("|");
 
 let soon = 0;
@@ -124,7 +124,7 @@ export function start(): void {
   effect(() => {
     const q = questionNow();
     clearTimeout(soon);
-    if (q !== answered) soon = window.setTimeout(() => void overtake(), 40); // a drag or a run of keys asks once
+    if (q !== asked) soon = window.setTimeout(() => { if (questionNow() !== asked) void overtake(); }, 40); // a drag or a run of keys asks once
   });
   document.addEventListener("visibilitychange", () => { if (!document.hidden) void round(); });
   void round();
@@ -133,6 +133,6 @@ export function start(): void {
 async function overtake(): Promise<void> {
   if (!running) return round();
   again = true;
-  if (state.status.value.value) { const q = questionNow(); await askPicture(); answered = q; }
+  if (state.status.value.value) { const q = questionNow(); asked = q; await askPicture(); answered = q; }
 }
 export const refresh = (): void => { answered = ""; void round(); };
