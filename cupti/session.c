@@ -45,7 +45,7 @@ static void hear(struct gs_session *session)
 	if (sequence & 1 || __atomic_load_n(&agent->config_sequence, __ATOMIC_RELAXED) != sequence)
 		return;
 	session->wish = copy;
-	gs_launches.seed = copy.seed;
+	__atomic_store_n(&gs_launches.seed, copy.seed, __ATOMIC_RELAXED);
 	session->ring->control->library.config_heard = sequence;
 	session->ring->control->library.heard = copy.heartbeat;
 }
