@@ -50,7 +50,8 @@ LOADS = {"loops": loops, "mixed": mixed}
 
 
 class Running:
-    """Programs of a load at work. `stop` ends them and returns what each did, rounds per second."""
+    """Programs of a load at work. `stop` ends them and returns what each did: rounds per second of its own CPU time,
+    which other programs on the machine do not change and interruptions by the sampler do."""
 
     def __init__(self, commands: list[list[str]]) -> None:
         self.processes = [

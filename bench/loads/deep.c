@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* A busy loop below 27 nested calls, without frame pointers when built so. Prints rounds done per second on exit (SIGTERM). */
+/* A busy loop below 27 nested calls, without frame pointers when built so. Prints rounds per CPU second on exit (SIGTERM). */
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,11 +15,11 @@ static void stop(int signal_number)
 	stopped = 1;
 }
 
-static double now(void)
+static double now(clockid_t clock)
 {
 	struct timespec t;
 
-	clock_gettime(CLOCK_MONOTONIC, &t);
+	clock_gettime(clock, &t);
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
@@ -47,13 +47,13 @@ LEVEL(level_1, level_2)
 
 int main(int argc, char **argv)
 {
-	double start = now(), limit = argc > 1 ? atof(argv[1]) : 1e9;
+	double start = now(CLOCK_MONOTONIC), limit = argc > 1 ? atof(argv[1]) : 1e9;
 	uint64_t rounds = 0;
 
 	signal(SIGTERM, stop);
-	while (!stopped && now() - start < limit)
+	while (!stopped && now(CLOCK_MONOTONIC) - start < limit)
 		for (int i = 0; i < 100; i++, rounds++)
 			level_1(rounds);
-	printf("%.1f\n", (double)rounds / (now() - start));
+	printf("%.1f\n", (double)rounds / now(CLOCK_PROCESS_CPUTIME_ID));
 	return 0;
 }
