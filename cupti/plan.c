@@ -11,11 +11,15 @@ static uint64_t clamp(uint64_t value, uint64_t least, uint64_t most)
 	return value < least ? least : value > most ? most : value;
 }
 
-/* The first window of the schedule that starts after now. */
-static void find_next(struct gs_plan *plan, uint64_t now)
+/* The first window of the schedule that starts after now; how many were passed over. */
+static uint64_t find_next(struct gs_plan *plan, uint64_t now)
 {
+	uint64_t from = plan->index;
+	if (plan->index < now / plan->period) /* after a long sleep of the machine */
+		plan->index = now / plan->period;
 	while ((plan->next_begin = gs_window_start(plan->seed, plan->index, plan->period)) < now)
 		plan->index++;
+	return plan->index - from;
 }
 
 static struct gs_plan wanted(const struct gs_agent *wish, const struct gs_policy *policy, uint64_t now)
@@ -62,13 +66,14 @@ int gs_plan_update(struct gs_plan *plan, const struct gs_agent *wish, const stru
 	return other;
 }
 
-void gs_plan_advance(struct gs_plan *plan, uint64_t begin, uint64_t now)
+uint64_t gs_plan_advance(struct gs_plan *plan, uint64_t begin, uint64_t now)
 {
 	if (plan->mode == GS_MODE_ALWAYS) {
 		plan->next_begin = begin + plan->period; /* without a gap */
 	} else if (plan->mode == GS_MODE_WINDOWS) {
 		plan->index++;
 		/* late by less than half a width still counts as on time: it opens at once and keeps its width */
-		find_next(plan, now > plan->width / 2 ? now - plan->width / 2 : 0);
+		return find_next(plan, now > plan->width / 2 ? now - plan->width / 2 : 0);
 	}
+	return 0;
 }

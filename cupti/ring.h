@@ -107,7 +107,7 @@ enum gs_graph_level { GS_GRAPH_BY_SHARE, GS_GRAPH_WHOLE, GS_GRAPH_NODES };
 	X(strings, "strings in the arena") \
 	X(windows, "windows opened") \
 	X(windows_lossy, "windows of which something was lost") \
-	X(windows_skipped, "windows not opened: standing back or refused") \
+	X(windows_skipped, "windows not opened: standing back, refused, or late") \
 	X(activity_records, "activity records read from CUPTI's buffers") \
 	X(activity_buffers, "activity buffers read") \
 	X(callbacks, "CUPTI callbacks, enter and exit") \

@@ -86,7 +86,7 @@ COUNTERS: dict[str, str] = {
     "strings": "strings in the arena",
     "windows": "windows opened",
     "windows_lossy": "windows of which something was lost",
-    "windows_skipped": "windows not opened: standing back or refused",
+    "windows_skipped": "windows not opened: standing back, refused, or late",
     "activity_records": "activity records read from CUPTI's buffers",
     "activity_buffers": "activity buffers read",
     "callbacks": "CUPTI callbacks, enter and exit",

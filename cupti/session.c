@@ -259,10 +259,17 @@ static void open_window(struct gs_session *session, uint64_t now)
 {
 	struct gs_plan *plan = &session->plan;
 	uint64_t begin = plan->next_begin > now ? plan->next_begin : now;
-	struct gs_window_row *row = gs_windows_open(&session->windows, begin, begin + plan->width);
+	uint64_t width = plan->width, until = session->wish.detail_until;
+	if (plan->detail && begin >= until) { /* the wish is over; the plan will be another at once */
+		plan->next_begin = NEVER;
+		return;
+	}
+	if (plan->detail && begin + width > until)
+		width = until - begin;
+	struct gs_window_row *row = gs_windows_open(&session->windows, begin, begin + width);
 	if (row) {
-		row->width_ns = plan->width;
-		row->period_ns = plan->period;
+		row->width_ns = width;
+		row->period_ns = plan->detail ? width : plan->period;
 		row->probability = session->wish.probability;
 		row->flags = (uint8_t)(GS_WINDOW_OPEN | (plan->detail ? GS_WINDOW_DETAIL : 0));
 		tell_window(session, row, 0);
@@ -271,13 +278,12 @@ static void open_window(struct gs_session *session, uint64_t now)
 		session->ring->control->library.window = row->id;
 		tell_state(session, GS_STATE_recording, 0, "");
 	}
-	gs_plan_advance(plan, begin, now);
+	gs_add(session->ring, GS_COUNTER_windows_skipped, gs_plan_advance(plan, begin, now));
 }
 
 static void skip_window(struct gs_session *session, uint64_t now)
 {
-	gs_add(session->ring, GS_COUNTER_windows_skipped, 1);
-	gs_plan_advance(&session->plan, now, now);
+	gs_add(session->ring, GS_COUNTER_windows_skipped, 1 + gs_plan_advance(&session->plan, now, now));
 }
 
 static uint64_t control_time(const struct gs_session *session)

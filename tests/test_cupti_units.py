@@ -286,6 +286,66 @@ def test_windows_cover_what_is_theirs(code):
     assert code.gs_windows_find(windows, 110).window == 0
 
 
+class Plan(ctypes.Structure):
+    _fields_ = (
+        ("mode", ctypes.c_uint32),
+        ("detail", ctypes.c_uint8),
+        *((name, ctypes.c_uint64) for name in ("width", "period", "seed", "index", "next_begin")),
+    )
+
+
+MS, S = 1_000_000, 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    "version,wish,mode,width,period",
+    [
+        (130001, {"mode": ring.Mode.AUTO}, "WINDOWS", 100 * MS, S),
+        (130001, {"mode": ring.Mode.AUTO, "window_ns": 10 * MS, "period_ns": 2 * S}, "WINDOWS", 10 * MS, 2 * S),
+        (130001, {"mode": ring.Mode.WINDOWS, "window_ns": 5 * S, "period_ns": S}, "WINDOWS", S, S),
+        (24, {"mode": ring.Mode.AUTO}, "WINDOWS", 2 * S, 60 * S),  # sessions
+        (24, {"mode": ring.Mode.AUTO, "window_ns": 100 * MS, "period_ns": S}, "WINDOWS", 100 * MS, 10 * S),
+        (24, {"mode": ring.Mode.WINDOWS}, "WINDOWS", 100 * MS, S),  # a user's choice
+        (20, {"mode": ring.Mode.AUTO}, "ON_DEMAND", None, None),
+        (20, {"mode": ring.Mode.AUTO, "detail_until": 100 * S}, "ALWAYS", S, S),
+        (20, {"mode": ring.Mode.AUTO, "detail_until": 10 * S}, "ON_DEMAND", None, None),  # over
+        (20, {"mode": ring.Mode.ALWAYS}, "ALWAYS", S, S),
+        (130001, {"mode": ring.Mode.OFF, "detail_until": 100 * S}, "OFF", None, None),
+        (130001, {"mode": 77}, "OFF", None, None),
+        (17, {"mode": ring.Mode.ALWAYS}, "OFF", None, None),
+    ],
+)
+def test_what_a_wish_means(code, version, wish, mode, width, period):
+    said = np.zeros(1, ring.AGENT)
+    for name, value in {"seed": 9, **wish}.items():
+        said[name] = value
+    plan, now = Plan(next_begin=0xFFFFFFFFFFFFFFFF), 50 * S
+    code.gs_plan_advance.argtypes = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
+    code.gs_plan_advance.restype = ctypes.c_uint64
+    update = code.gs_plan_update
+    update.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)
+    policy = code.gs_policy_of(version, b"libcupti.so.12")
+    update(ctypes.byref(plan), said.ctypes.data, policy, now)
+    assert plan.mode == ring.Mode[mode]
+    assert update(ctypes.byref(plan), said.ctypes.data, policy, now + 1) == 0  # nothing new
+    if width is None:
+        assert plan.next_begin == 0xFFFFFFFFFFFFFFFF
+        return
+    assert (plan.width, plan.period) == (width, period)
+    begin = plan.next_begin
+    if mode == "ALWAYS":
+        assert begin == now
+        code.gs_plan_advance(ctypes.byref(plan), begin, now)
+        assert plan.next_begin == now + period
+        return
+    starts = [s for i in range(1000) if (s := code.gs_window_start(9, i, period)) >= now]
+    assert begin == starts[0]
+    assert code.gs_plan_advance(ctypes.byref(plan), begin, begin) == 0
+    assert plan.next_begin == starts[1]
+    assert code.gs_plan_advance(ctypes.byref(plan), 0, starts[5] + width) == 4  # four were missed meanwhile
+    assert plan.next_begin == starts[6]
+
+
 @pytest.mark.parametrize(
     "version,soname,mode",
     [
