@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpustrobe.agent.model import Reading
 from gpustrobe.agent.readings import BY_NAME
 
 RARE = ("gpu.memory.total", "gpu.power.limit")  # read every 10 s
+RARE_AGE = 30_000_000_000  # ns after which the last value is no longer vouched for
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,14 @@ def merged(first: Mapping[str, int], *others: Mapping[str, int]) -> dict[str, in
         for name, count in other.items():
             result[name] = result.get(name, 0) + count
     return result
+
+
+def _carried(known: Mapping[str, Reading], readings: list[Reading]) -> list[Reading]:
+    """What is read rarely, told again with each round: a limit is a line on the page, not a dot every 10 s."""
+    now = max((reading.time_unix for reading in readings), default=0)
+    told = {reading.name for reading in readings}
+    limits = (known[name] for name in RARE if name in known and name not in told)
+    return [replace(limit, time_unix=now) for limit in limits if now - limit.time_unix < RARE_AGE]
 
 
 class Node:
@@ -104,8 +113,9 @@ class Node:
     def _take_values(self, uuid: str, rows: list) -> list[Reading]:
         shared = self._attributes[uuid]
         readings = [Reading(name, BY_NAME[name].unit, at, float(value), shared) for name, value, at in rows]
-        self._values.setdefault(uuid, {}).update((reading.name, reading) for reading in readings)
-        return readings
+        known = self._values.setdefault(uuid, {})
+        known.update((reading.name, reading) for reading in readings)
+        return [*readings, *_carried(known, readings)]
 
     def _take_processes(self, uuid: str, at: int, first: bool, rows: list) -> list[Reading]:
         readings = []

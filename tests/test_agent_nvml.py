@@ -452,10 +452,12 @@ def test_gpus_come_and_go(node, poll, tmp_path):
     wait(poller, lambda readings, state: len(state.devices) == 1)
 
 
-def test_rare_values_are_told_rarely_and_latest_keeps_them(node, poll):
+def test_rare_values_are_read_rarely_told_each_round_and_latest_keeps_them(node, poll):
+    """A limit is a line on the page, not a dot every ten seconds."""
     poller = poll()
     readings = wait(poller, rounds(8))
-    assert len(values(readings, "gpu.power.limit")) == len(values(readings, "gpu.memory.total")) == 1
+    assert len(values(readings, "gpu.memory.used")) >= len(values(readings, "gpu.memory.total")) >= 7
+    assert len(set(values(readings, "gpu.power.limit"))) == 1
     latest = poller.latest(time.time_ns() + 20 * 10**9)
     assert {reading.name for reading in latest} == {"gpu.power.limit", "gpu.memory.total"}
 
