@@ -16,6 +16,8 @@ from gpustrobe.agent.errors import GpustrobeError
 COMMANDS = {
     "up": ("This machine", "Agent, store and page on this machine, in one command."),
     "record": ("This machine", "One profile into a file, without a store."),
+    "run": ("This machine", "A command whose GPU kernels an agent can record."),
+    "detail": ("This machine", "Record all kernels of this node without gaps for a while."),
     "dump": ("This machine", "Each thread's stack of a process, once."),
     "doctor": ("This machine", "What works here, what does not, and what to do."),
     "agent": ("Several machines", "Profile this node and send to a store."),

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpustrobe.agent.config_file import default_files, read_yaml, text_of
 from gpustrobe.agent.errors import UsageError
-from gpustrobe.agent.kinds import FILE, NAME, PAIRS, PATH, SWITCH, Kind, address, choice, duration, size, whole
+from gpustrobe.agent.kinds import FILE, NAME, PAIRS, PATH, SWITCH, Kind, address, choice, duration, percent, size, whole
 
 PREFIX = "GPUSTROBE_"
 # Read elsewhere, before settings exist.
@@ -155,6 +155,34 @@ SETTINGS: tuple[Setting, ...] = (
             "Read each GPU this often.",
             "As fine as profiles' windows, so both can be laid side by side.",
             AGENTS),
+    Setting("gpu_kernels", choice("auto", "off"), "auto",
+            "GPU time of processes that have the injected library (gpustrobe run -- CMD).",
+            "Costs nothing where no such process runs.",
+            (*AGENTS, "record")),
+    Setting("gpu_mode", choice("auto", "windows", "sessions", "on-demand", "always"), "auto",
+            "When kernels are recorded; auto: as the process's CUPTI allows at least cost (record: always).",
+            "CUPTI's cost differs much between versions.",
+            (*AGENTS, "record")),
+    Setting("gpu_budget", percent(0.0001, 1), "1%",
+            "Share of a process's time that recording its kernels may cost; the duty follows.",
+            "Less than people notice.",
+            (*AGENTS, "record")),
+    Setting("gpu_duty", percent(0.001, 1), "10%",
+            "Share of the time in recording windows, at most.",
+            "Totals of a minute are within 15 to 27 % then, a day's within one.",
+            (*AGENTS, "record")),
+    Setting("gpu_period", duration(0.1, 2), "1s",
+            "One recording window in each such period, at a random moment.",
+            "As fine as profiles' windows.",
+            (*AGENTS, "record")),
+    Setting("gpu_counting", SWITCH, "off",
+            "Count every launch exactly, which makes totals exact to 1 %.",
+            "Costs a callback for each launch, in and out of windows.",
+            (*AGENTS, "record")),
+    Setting("gpu_rules", FILE, "",
+            "YAML file with rules for short kernel names and categories.",
+            "Own kernels have names only their authors know how to shorten.",
+            (*AGENTS, "record")),
     Setting("metrics", address(9407, "0.0.0.0", off=True), "off",
             "Serve the agent's Prometheus metrics here.",
             "A port is opened only when asked for.",

@@ -97,7 +97,6 @@ class ProcessRecords:
         self._windows: dict[int, Window] = {}
         self._handed: set[int] = set()
         self._clock: deque[tuple[int, int]] = deque(maxlen=512)  # cupti time, cupti - mono
-        self._anchor: tuple[int, int] | None = None  # period, where period 0 begins
         self._counts: dict[tuple[int, int, int], deque[tuple[int, int]]] = {}
         self._counted_until = 0
         self._carried: Counter[tuple[int, int, int]] = Counter()
@@ -121,6 +120,10 @@ class ProcessRecords:
         windows = self._closed(now, last)
         self._forget(now)
         return Batch(joined, windows, syncs, seconds)
+
+    def launching_threads(self) -> list[int]:
+        """TIDs, in the process's own namespace, of the launches that are remembered; at most 256."""
+        return np.unique(self._launches["tid"]).tolist()[:256]
 
     # records by type
 
@@ -174,7 +177,8 @@ class ProcessRecords:
         length = min(width, end - begin) if width else end - begin  # closed early: shorter than planned
         whole = period <= width or period > LONGEST_PERIOD
         weight = 1.0 if whole else period / max(1, length)
-        slot, slot_length = (begin, end - begin) if whole else self._slot(number, begin, period)
+        # window i begins in [iT, (i + 1)T): the slot is its own
+        slot, slot_length = (begin, end - begin) if whole else (begin // period * period, period)
         self._windows[number] = Window(
             id=number,
             begin=begin,
@@ -186,17 +190,6 @@ class ProcessRecords:
             launches=int(row["launches"]),
             lossy=bool(flags & ring.WindowFlag.LOSSY),
         )
-
-    def _slot(self, number: int, begin: int, period: int) -> tuple[int, int]:
-        """The period that window `number` was drawn in, or one that it is no further from than a period: what matters is
-        that each window has one of its own, and that they follow one another."""
-        if self._anchor is None or self._anchor[0] != period:
-            self._anchor = (period, begin - number * period)
-        start = self._anchor[1] + number * period
-        if not start - period <= begin <= start + period:
-            self._anchor = (period, begin - number * period)
-            start = begin
-        return start, period
 
     def _count(self, rows: NDArray) -> None:
         for row in rows:

@@ -30,6 +30,19 @@ def whole(low: int, high: int) -> Kind:
     return Kind("N", parse)
 
 
+def percent(low: float, high: float) -> Kind:
+    """A share, written as a percentage: 10%, or 0.1."""
+
+    def parse(text: str) -> float:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(%?)\s*", text)
+        share = float(match[1]) / (100 if match[2] else 1) if match else -1.0
+        if not low <= share <= high:
+            raise ValueError(f"{text!r} is not between {low * 100:g}% and {high * 100:g}%")
+        return share
+
+    return Kind("PERCENT", parse, lambda value: f"{value * 100:g}%")
+
+
 def duration(low: float, high: float, off: bool = False) -> Kind:
     def parse(text: str) -> float:
         seconds = parse_duration(text)

@@ -7,9 +7,10 @@ import errno
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from gpustrobe.agent.errors import GpustrobeError
 
@@ -43,7 +44,7 @@ class Command:
         os.close(self._failure)
         if failure:
             self.wait()
-            raise _refusal(self.words[0], int(failure))
+            raise refusal(self.words[0], int(failure))
 
     def give_up(self) -> None:
         """Ends the child before CMD: profiling could not start."""
@@ -74,7 +75,7 @@ def _shell_code(status: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _refusal(name: str, number: int) -> NotStarted:
+def refusal(name: str, number: int) -> NotStarted:
     if number in (errno.ENOENT, errno.ENOTDIR):
         return NotStarted(NOT_FOUND, f"{name}: command not found.")
     return NotStarted(
@@ -87,16 +88,19 @@ def check(name: str) -> None:
     if shutil.which(name):
         return
     found = "/" in name and Path(name).exists()
-    raise _refusal(name, errno.EISDIR if found and Path(name).is_dir() else errno.EACCES if found else errno.ENOENT)
+    raise refusal(name, errno.EISDIR if found and Path(name).is_dir() else errno.EACCES if found else errno.ENOENT)
 
 
-def prepare(words: Sequence[str]) -> Command:
-    """Forks the child that will become CMD. To be called before this process has threads of its own."""
+def prepare(words: Sequence[str], more: Mapping[str, str] = MappingProxyType({})) -> Command:
+    """Forks the child that will become CMD. To be called before this process has threads of its own.
+
+    `more`: variables added to CMD's environment."""
     check(words[0])
     gate_read, gate_write = os.pipe()
     failure_read, failure_write = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.environ.update(more)
         _become(words, gate_read, gate_write, failure_read, failure_write)
     os.close(gate_read)
     os.close(failure_write)

@@ -21,8 +21,10 @@ from gpustrobe.agent.total import Total
 
 if TYPE_CHECKING:
     from gpustrobe.agent.config import Settings
+    from gpustrobe.agent.gpu import GpuTime
     from gpustrobe.agent.naming import Naming
     from gpustrobe.agent.sampler import Sampler
+    from gpustrobe.symbolizer.symbolizer import Symbolizer
 
 LOOK = 0.2  # seconds between two looks at CMD, the clock and signals
 NAME_EVERY = 3.0  # seconds; soon enough that a process's perf map and namespace are mostly still there
@@ -78,10 +80,13 @@ class Recording:
         naming: Naming,
         clock: Callable[[], float] = time.monotonic,
         sample_type: str = "cpu",
+        gpu: GpuTime | None = None,
     ) -> None:
         self.sampler = sampler
         self.naming = naming
         self.total = Total(sample_type)
+        self.gpu = gpu
+        self.gpu_total = Total("gpu_time")
         self.clock = clock
         self.started = clock()
         self._named = self.started
@@ -101,11 +106,17 @@ class Recording:
         self._named = self.clock()
         for profiles in self.naming.round():
             self.total.add(profiles)
+            if self.gpu:
+                self.gpu.learn(profiles)
+        for profiles in self.gpu.round() if self.gpu else ():
+            self.gpu_total.add(profiles)
 
     def finish(self) -> None:
         for window in self.sampler.stop():
             self.naming.add(window)
         self.name()
+        for profiles in self.gpu.stop() if self.gpu else ():
+            self.gpu_total.add(profiles)
 
 
 class Progress:
@@ -138,7 +149,7 @@ class Progress:
 
 def run(plan: Plan) -> int:
     """The exit code: CMD's if there is one, else 0."""
-    child = launch.prepare(plan.words) if plan.words else None
+    child = launch.prepare(plan.words, _injected(plan)) if plan.words else None
     signals = Signals(child)
     try:
         recording = _start(plan, child)
@@ -164,15 +175,50 @@ def run(plan: Plan) -> int:
     return child.wait() if child else 0
 
 
+def _injected(plan: Plan) -> dict[str, str]:
+    """CMD's kernels are recorded too; without the library (a partial installation) it is CPU only."""
+    if plan.settings.gpu_kernels == "off":
+        return {}
+    from gpustrobe.agent import injection
+    from gpustrobe.agent.errors import EnvironmentProblem
+
+    try:
+        return injection.variables()
+    except EnvironmentProblem:
+        return {}
+
+
+def _gpu_time(plan: Plan, sampler: Sampler, symbolizer: Symbolizer, pids: tuple[int, ...]) -> GpuTime | None:
+    if plan.settings.gpu_kernels == "off":
+        return None
+    from gpustrobe.agent import gpu
+
+    found = gpu.GpuTime(
+        gpu.options_of(plan.settings, recording=True),
+        sampler,
+        symbolizer.demangle,
+        rules=gpu.rules_of(plan.settings),
+        watched=lambda pid: not pids or gpu.descends(pid, pids),
+    )
+    found.start()
+    return found
+
+
 def _start(plan: Plan, child: launch.Command | None) -> Recording:
     from gpustrobe.agent import sampling
+    from gpustrobe.agent.fold import Folder
+    from gpustrobe.agent.naming import Naming
 
     pids = (*plan.pids, *([child.pid] if child and not plan.everything else []))
     waits = plan.settings.off_cpu
-    sampler = sampling.open_sampler(plan.settings.rate, pids, plan.settings.off_cpu_threshold if waits else None)
-    naming = sampling.open_naming(plan.settings.symbol_cache)
+    sampler = sampling.open_sampler(
+        plan.settings.rate, pids, plan.settings.off_cpu_threshold if waits else None, plan.settings.gpu_kernels != "off"
+    )
+    symbolizer = sampling.open_symbolizer(plan.settings.symbol_cache)
+    naming = Naming(symbolizer, Folder())
     sampler.start()
-    return Recording(sampler, naming, sample_type="off_cpu" if waits else "cpu")
+    gpu = _gpu_time(plan, sampler, symbolizer, pids)
+    return Recording(sampler, naming, sample_type="off_cpu" if waits else "cpu", gpu=gpu)
 
 
 def _record(plan: Plan, recording: Recording, child: launch.Command | None, signals: Signals) -> None:
@@ -188,6 +234,7 @@ def _record(plan: Plan, recording: Recording, child: launch.Command | None, sign
     recording.finish()
     progress.clear()
     _write(plan, recording.total, plan.file)
+    _write_gpu(plan, recording.gpu_total)
 
 
 def _over(plan: Plan, recording: Recording, child: launch.Command | None, signals: Signals) -> bool:
@@ -213,6 +260,22 @@ def _write(plan: Plan, total: Total, file: str) -> None:
     deliver(output.render(plan.form, stacks), file)
     for line in summary(total, file):
         print(line, file=sys.stderr)
+
+
+def _write_gpu(plan: Plan, total: Total) -> None:
+    """GPU time in a file of its own beside the other: the formats hold one kind of value."""
+    if not total.samples or plan.file == "-":
+        return
+    from gpustrobe.agent.commands.record import deliver
+    from gpustrobe.agent.formats.stacks import from_profiles
+
+    suffix = output.EXTENSION[plan.form]
+    file = f"{plan.file.removesuffix(suffix)}.gpu{suffix}"
+    deliver(output.render(plan.form, from_profiles(total.profiles(), "gpu_time", node=socket.gethostname())), file)
+    print(f"{total.samples / 1e9:,.2f} s of GPU time", file=sys.stderr)
+    for name, value in total.top(5):
+        print(f"  {value / total.samples * 100:5.1f} %  {name}", file=sys.stderr)
+    print(f"written to {file}", file=sys.stderr)
 
 
 def measured(total: Total) -> str:

@@ -20,6 +20,7 @@ from gpustrobe.agent.log import States
 if TYPE_CHECKING:
     from gpustrobe.agent.encode import Encoder
     from gpustrobe.agent.export import Exporter
+    from gpustrobe.agent.gpu import GpuTime
     from gpustrobe.agent.model import Profiles, Reading, Window
     from gpustrobe.agent.naming import Naming
     from gpustrobe.agent.sampler import Sampler
@@ -47,6 +48,7 @@ class Parts:
     encode_readings: Callable[[list[Reading]], Iterable[bytes]]
     observe: Callable[[Profiles], None] = lambda profiles: None  # books for own metrics
     close: tuple[Callable[[], None], ...] = ()
+    gpu: GpuTime | None = None  # also one of the sources
 
 
 class Shipper:
@@ -77,15 +79,16 @@ class Shipper:
         self._stop.set()
         self._thread.join()
         self._waiting.extend(tail)
-        self.ship()
+        self.ship(tail=True)
 
     def _loop(self) -> None:
         while not self._stop.wait(self._interval):
             self.ship()
 
-    def ship(self) -> None:
+    def ship(self, tail: bool = False) -> None:
         """One batch. Parts are independent: a fault in one costs that part's share of this batch only."""
         self._safely("profiles", self._profiles)
+        self._safely("gpu time", lambda: self._gpu(tail))
         readings: list[Reading] = []
         for name, source in self._parts.sources.items():
             self._safely(name, lambda source=source: readings.extend(source.take()))
@@ -94,10 +97,22 @@ class Shipper:
     def _profiles(self) -> None:
         while self._waiting:
             self._parts.naming.add(self._waiting.popleft())
+        gpu = self._parts.gpu
         for profiles in self._parts.naming.round():
-            self._parts.observe(profiles)
-            for request in self._parts.encoder.encode(profiles):
-                self._parts.exporter.submit("profiles", request.data, request.samples)
+            if gpu is not None:
+                gpu.learn(profiles)
+                profiles = gpu.public(profiles)
+            self._send(profiles)
+
+    def _gpu(self, tail: bool = False) -> None:
+        if self._parts.gpu is not None:
+            for profiles in self._parts.gpu.stop() if tail else self._parts.gpu.round():
+                self._send(profiles)
+
+    def _send(self, profiles: Profiles) -> None:
+        self._parts.observe(profiles)
+        for request in self._parts.encoder.encode(profiles):
+            self._parts.exporter.submit("profiles", request.data, request.samples)
 
     def _submit(self, readings: list[Reading]) -> None:
         for request in self._parts.encode_readings(readings) if readings else ():

@@ -20,13 +20,15 @@ TRIAL = 0.25  # seconds
 MOST_FRAMES, MOST_STACKS = 32_768, 16_384
 
 
-def open_sampler(rate: int, pids: Sequence[int] = (), off_cpu: float | None = None) -> Sampler:
+def open_sampler(rate: int, pids: Sequence[int] = (), off_cpu: float | None = None, launches: bool = False) -> Sampler:
     """A sampler the kernel has accepted, not running yet. KernelProblem if it has not.
 
     `off_cpu`: time waits of at least this many seconds too.
     """
     waits = {} if off_cpu is None else {"off_cpu": True, "off_cpu_threshold": off_cpu}
-    options = SamplerOptions(hz=rate, pids=tuple(pids), max_frames=MOST_FRAMES, max_stacks=MOST_STACKS, **waits)
+    options = SamplerOptions(
+        hz=rate, pids=tuple(pids), max_frames=MOST_FRAMES, max_stacks=MOST_STACKS, launches=launches, **waits
+    )
     sampler = Sampler(options)
     sampler.open()
     return sampler

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gpustrobe.agent import gpu_probe, identity, run, sampling
 from gpustrobe.agent.channel import Endpoint
+from gpustrobe.agent.control import Control
 from gpustrobe.agent.cost import BpfCost, OwnCost
 from gpustrobe.agent.encode import Encoder, encode_readings
 from gpustrobe.agent.export import Exporter, ExporterOptions
@@ -20,6 +21,7 @@ from gpustrobe.agent.own import OwnReadings
 
 if TYPE_CHECKING:
     from gpustrobe.agent.config import Settings
+    from gpustrobe.agent.gpu import GpuTime
     from gpustrobe.agent.model import Reading
     from gpustrobe.agent.nvml import NvmlState
     from gpustrobe.agent.units import Address
@@ -37,11 +39,13 @@ class Agent:
         run.tune_heap()
         self.settings, self.logger = settings, logger
         self.sampler = sampling.open_sampler(
-            settings.rate, (), settings.off_cpu_threshold if settings.off_cpu else None
+            settings.rate, (), settings.off_cpu_threshold if settings.off_cpu else None, settings.gpu_kernels != "off"
         )
         self.poller = NvmlPoller(settings.gpu_interval) if settings.gpu else None
         self.symbolizer = sampling.open_symbolizer(settings.symbol_cache)
         self.naming = Naming(self.symbolizer, Folder())
+        self.gpu_time = self._gpu_time()
+        self.control: Control | None = None
         self.resource = identity.resource(settings.node)
         self.encoder = Encoder(self.resource, kept=KEPT)
         self.exporter = Exporter(
@@ -55,6 +59,24 @@ class Agent:
         cost = OwnCost(self.children, self._bpf, exempt=exempt_cpu)
         self.own = OwnReadings(cost, self.gpu_text, self._late)
         self.endpoint = self._open_endpoint()
+
+    def _gpu_time(self) -> GpuTime | None:
+        if self.settings.gpu_kernels == "off":
+            return None
+        from gpustrobe.agent import gpu
+
+        return gpu.GpuTime(
+            gpu.options_of(self.settings),
+            self.sampler,
+            self.symbolizer.demangle,
+            self._gpu_indexes,
+            gpu.rules_of(self.settings),
+        )
+
+    def _gpu_indexes(self) -> dict[str, str]:
+        """UUID -> index of the GPUs that NVML knows."""
+        devices = self.poller.state.devices if self.poller else ()
+        return {device.uuid: str(device.index) for device in devices}
 
     def children(self) -> Iterable[int]:
         return [
@@ -118,7 +140,15 @@ class Agent:
         sources: dict[str, run.Source] = {"own": self.own}
         if self.poller:
             sources["gpu"] = self.poller
+        if self.gpu_time:
+            self.gpu_time.start()
+            sources["gpu time"] = self.gpu_time
+            self.control = Control(self.gpu_time.detail)
+            if self.control.trouble:
+                self.logger.warning(self.control.trouble)
+            self.control.start()
         closers = [self.poller.stop] if self.poller else []
+        closers += [self.control.stop] if self.control else []
         closers += [self.symbolizer.close, *([self.endpoint.stop] if self.endpoint else [])]
         parts = run.Parts(
             self.sampler,
@@ -129,6 +159,7 @@ class Agent:
             lambda readings: encode_readings(readings, self.resource),
             self.own.observe,
             tuple(closers),
+            self.gpu_time,
         )
         run.loop(parts, self.settings.export_interval, stopping, self.logger, lambda: self._tick(tick))
 
