@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpustrobe.agent.sampler import Sampler
     from numpy.typing import NDArray
 
-SETTLED = 5 * SECOND  # readings of a second are sent when it is this old: its windows have been joined then
+SETTLED = GRACE + 2 * SECOND  # a second's readings are sent this long after it: its windows have closed and are joined
 MOMENTS = 4  # batches kept: a gap is known a few seconds after its moments
 INTERNAL = ("launch", "moment")
 
@@ -85,6 +85,7 @@ class GpuTime:
         self._tids: dict[tuple[int, int], int] = {}  # (pid, tid in its namespace) -> host tid
         self._owners: dict[int, Mapping[str, str]] = {}  # host tid -> labels of its process
         self._readings: list[Reading] = []
+        self._sent = 0  # the last second whose readings were made
         self._learned = 0  # unix ns: stacks and moments are known up to here
         self._watched_tids: list[int] = []
         self.now_unix = time.time_ns
@@ -137,7 +138,7 @@ class GpuTime:
         gaps, self._gaps = self._gaps, []
         if gaps:
             found.append(idle_profile(gaps, list(self._moments), indexes, self._owners))
-        self._send_seconds(indexes)
+        self._send_seconds(indexes, 1 << 63 if last_round else now - self._clock() + self.now_unix())
         return [profiles for profiles in found if profiles.windows]
 
     def detail(self, seconds: float) -> dict[str, Any]:
@@ -236,9 +237,15 @@ class GpuTime:
 
     # readings
 
-    def _send_seconds(self, indexes: Mapping[str, str]) -> None:
+    def _send_seconds(self, indexes: Mapping[str, str], until: int) -> None:
+        """`until`: unix time up to which windows are joined."""
         now = self.now_unix()
-        ready = [key for key in self._seconds if key[1] + SECOND < now - SETTLED]
+        late = [key for key in self._seconds if key[1] <= self._sent]
+        for key in late:
+            del self._seconds[key]
+        self.processes.lost["late_device_time"] += len(late)
+        ready = [key for key in self._seconds if key[1] + SECOND < until - SETTLED]
+        self._sent = max([self._sent, *(second for _, second in ready)])
         totals: dict[tuple[str, int], _Second] = {key: self._seconds.pop(key) for key in ready}
         for (gpu, second), entry in sorted(totals.items(), key=lambda item: item[0][1]):
             attributes = {"gpu.uuid": gpu, "gpu.index": indexes.get(gpu, "")}

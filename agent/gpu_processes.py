@@ -141,6 +141,8 @@ class GpuProcesses:
             try:
                 opened = kernels.open_ring(pid, path, self._proc_root)
             except Refused as error:
+                if self.refused.get(pid) != str(error):
+                    LOG.info("the GPU records of process %d are not read: %s", pid, error)
                 self.refused[pid] = str(error)
                 continue
             self.refused.pop(pid, None)

@@ -161,7 +161,7 @@ class ProcessRecords:
         number, begin, end = int(row["id"]), int(row["begin"]), int(row["end"])
         flags, offset = int(row["flags"]), int(row["cupti_minus_mono"])
         is_open = bool(flags & ring.WindowFlag.OPEN)
-        if not 0 < begin < 1 << 62 or (not is_open and not begin < end < begin + LONGEST_DURATION):
+        if not 0 < begin < 1 << 62 or (not is_open and not begin <= end < begin + LONGEST_DURATION):
             self.lost["bad_window"] += 1
             return
         if flags & ring.WindowFlag.CLOCK_STEP or abs(offset) >= 1 << 62:
@@ -171,7 +171,7 @@ class ProcessRecords:
             at = begin if is_open else end
             if not self._clock or at + offset > self._clock[-1][0]:
                 self._clock.append((at + offset, offset))
-        if is_open:
+        if is_open or begin == end:  # one that closed as it opened covers nothing
             return
         width, period = int(row["width_us"]) * 1000, int(row["period_us"]) * 1000
         length = min(width, end - begin) if width else end - begin  # closed early: shorter than planned
@@ -237,7 +237,7 @@ class ProcessRecords:
         start, end = self._to_mono(rows["start"]), self._to_mono(rows["end"])
         called = np.where(found & (launch["time"] < 1 << 62), launch["time"].astype(np.int64), NO_TIME)
         second, length = _seconds(table, window, np.where(called == NO_TIME, start, called))
-        weight = np.array([w.weight for w in table], np.float64)[window]
+        weight = _once(table, window, places, np.array([w.weight for w in table], np.float64)[window])
         function = np.where(found, launch["function"], 0).astype(np.uint32)
         countable = (rows["type"] == ring.Record.KERNEL) & (rows["graph"] == 0) & (function > 0)
         exact = self._exactly(table, window, np.where(countable, function, 0), weight)
@@ -374,3 +374,18 @@ def _seconds(
     start = np.where(whole == 1, into, slot) + ahead
     by_clock = (whole == 1) | (length == SECOND)
     return np.where(by_clock, start // SECOND * SECOND, start), np.where(by_clock, SECOND, length)
+
+
+def _once(
+    table: list[Window], window: NDArray[np.int64], places: NDArray[np.int64], weight: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """A launch that a window covers which stands for itself was recorded for certain: it counts once, there. Such windows
+    follow each other closely enough to overlap, and a random one may lie within them."""
+    whole = np.array([w.whole for w in table], np.bool_)[window] if window.size else np.zeros(0, np.bool_)
+    certain = (
+        np.bincount(places[whole], minlength=int(places.max(initial=-1)) + 1)[places] > 0 if places.size else whole
+    )
+    first = np.zeros(places.size, np.bool_)
+    rows = np.flatnonzero(whole)
+    first[rows[np.unique(places[rows], return_index=True)[1]]] = True
+    return np.where(certain, np.where(first, 1.0, 0.0), weight)

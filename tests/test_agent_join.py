@@ -124,7 +124,7 @@ def window(records: ProcessRecords, number: int = 1, begin: int = 5 * SECOND, **
 
 def kernel(records: ProcessRecords, correlation: int, begun: int, number: int = 1, **fields) -> None:
     values = {"start": AHEAD + begun, "end": AHEAD + begun + MS, "correlation": correlation, "window": number}
-    feed(records, ring.Record.KERNEL, flags=1 << 4, **{**values, **fields})
+    feed(records, ring.Record.KERNEL, **{"flags": 1 << 4, **values, **fields})
 
 
 def test_a_record_that_comes_a_minute_late_finds_its_launch():
@@ -155,6 +155,18 @@ def test_a_window_that_closed_early_weighs_more():
     window(records, end=5 * SECOND + 50 * MS)
     kernel(records, 9, 5 * SECOND)
     assert records.take(20 * SECOND).joined.weight.tolist() == [20.0]
+
+
+def test_a_launch_in_two_windows_that_stand_for_themselves_counts_once():
+    records = ProcessRecords()
+    for number, begin in ((1, 5 * SECOND), (2, 6 * SECOND - MS)):
+        window(records, number=number, begin=begin, end=begin + SECOND, width_us=1_000_000)
+    window(records, number=3, begin=6 * SECOND)
+    kernel(records, 1, 6 * SECOND - MS, number=2, flags=2 << 4)
+    kernel(records, 2, 6 * SECOND + MS, number=3, flags=2 << 4)
+    rows = records.take(20 * SECOND).joined
+    for correlation in (1, 2):
+        assert rows.weight[rows.correlation == correlation].sum() == 1
 
 
 def test_what_cannot_be_joined_is_counted():
