@@ -423,7 +423,7 @@ static void flush_due(struct gs_session *session, uint64_t now)
 		session->flush_at = now < session->flush_end || recorder->active ? now + session->flush_step : NEVER;
 	} else if (recorder->active && now >= session->read_at) {
 		gs_recorder_read(recorder);
-		session->read_at = now + 100 * MS;
+		session->read_at = now + 50 * MS; /* 150 000 kernels would fill the free buffers meanwhile */
 	}
 	if (recorder->reader.zero_times >= 10 && recorder->reader.zero_times * 1000 > recorder->reader.times && !session->refused) {
 		close_windows(session, GS_CLOSE_mode_changed, now);
