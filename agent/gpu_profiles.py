@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from gpustrobe.agent.gpu_names import RULES, KernelName, Rule, copy_name, kernel_name
+from gpustrobe.agent.grouping import group, sums
 from gpustrobe.agent.launches import NONE
 from gpustrobe.agent.model import Frame, Profiles, ProfileWindow
 from gpustrobe.cupti import ring
@@ -85,7 +86,8 @@ class GpuProfiles:
             joined.kind.astype(np.uint64),
         )
         key = joined.type.astype(np.uint64) << np.uint64(48) | (detail & np.uint64((1 << 48) - 1))
-        distinct, place = np.unique(key, return_inverse=True)
+        place, one = group(key)
+        distinct = key[one]
         keys = [(int(k) >> 48, int(k) & (1 << 48) - 1) for k in distinct.tolist()]
         shapes = {k: origin.shape(k) for t, k in keys if t == ring.Record.KERNEL}
         mangled = {shape.name for shape in shapes.values() if shape is not None and shape.name}
@@ -134,9 +136,9 @@ class GpuProfiles:
     def _collect(
         self, measure: str, second: NDArray, length: NDArray, labels: NDArray, stacks: NDArray, value: NDArray
     ) -> None:
-        slots, place = np.unique(np.column_stack((second, length)), axis=0, return_inverse=True)
-        for at, (start, duration) in enumerate(slots.tolist()):
-            rows = place.ravel() == at
+        place, one = group(second, length)
+        for at, row in enumerate(one.tolist()):
+            start, duration, rows = int(second[row]), int(length[row]), place == at
             columns = (labels[rows], stacks[rows], value[rows])
             self._windows.setdefault((measure, start, duration), []).append(columns)
 
@@ -147,10 +149,10 @@ class GpuProfiles:
             return
         duration = (joined.end - joined.start)[kernels].astype(np.float64)
         bucket = np.floor(4 * np.log2(duration)).astype(np.int64)
-        key = np.column_stack(
-            (joined.second[kernels], joined.length[kernels], joined.device[kernels], name[kernels], bucket)
-        )
-        distinct, counts = np.unique(key, axis=0, return_counts=True)
+        columns = (joined.second[kernels], joined.length[kernels], joined.device[kernels], name[kernels], bucket)
+        place, one = group(*columns)
+        counts = np.bincount(place, minlength=one.size)
+        distinct = np.column_stack([column[one].astype(np.int64) for column in columns])
         stacks = np.array([self._place_stack(None, names[k]) for k in distinct[:, 3].tolist()], np.int64)
         labels = self._numbers(
             distinct[:, 2:],
@@ -161,8 +163,8 @@ class GpuProfiles:
     @staticmethod
     def _numbers(keys: NDArray, number: Callable[[list[int]], int]) -> NDArray[np.int64]:
         """`number` of each row of `keys`, asked once per distinct row."""
-        distinct, place = np.unique(keys, axis=0, return_inverse=True)
-        return np.array([number(key) for key in distinct.tolist()], np.int64)[place.ravel()]
+        place, one = group(*keys.T)
+        return np.array([number(key) for key in keys[one].tolist()], np.int64)[place]
 
     def _place_stack(self, stack: int | None, name: KernelName) -> int:
         """`stack`: a place in LaunchStacks.stacks, NONE for a launch without one, None for the device frame alone."""
@@ -219,10 +221,8 @@ def share_out(joined: Joined, name: NDArray[np.int64], stack: NDArray[np.int64],
     copied = np.where(joined.type == ring.Record.KERNEL, 0, joined.detail).astype(np.float64)
     value = np.column_stack((duration, np.ones(len(joined)), queue, copied)) * weight[:, None]
     taken = np.where(stack == NONE, 0.0, joined.stack_weight)
-    kernel = np.column_stack((joined.device, joined.stream, name, joined.tid, joined.graph)).astype(np.int64)
-    pool = np.unique(kernel, axis=0, return_inverse=True)[1].ravel()
-    group = np.unique(np.column_stack((pool, joined.second)), axis=0, return_inverse=True)[1].ravel()
-    own, left = _by_sample(group, value, taken)
+    pool, _ = group(joined.device, joined.stream, name, joined.tid, joined.graph)
+    own, left = _by_sample(group(pool, joined.second)[0], value, taken)
     shape = np.where(joined.type == ring.Record.KERNEL, joined.detail, 0).astype(np.int64)
     columns = (joined.second, joined.length, joined.device, joined.stream, joined.graph, name, shape)
     fixed = np.column_stack([np.asarray(column, np.int64) for column in columns])
@@ -233,7 +233,7 @@ def share_out(joined: Joined, name: NDArray[np.int64], stack: NDArray[np.int64],
     return _main_shape(keys, np.concatenate([values for *_, values in parts]))
 
 
-def _by_sample(group: NDArray, value: NDArray, taken: NDArray) -> tuple[NDArray, NDArray]:
+def _by_sample(of: NDArray, value: NDArray, taken: NDArray) -> tuple[NDArray, NDArray]:
     """Each group's whole value on its records whose stack was taken, several measures at once; and what is left.
 
     Launches taken for certain keep their own value, what the others are worth goes to those of them that were drawn
@@ -242,18 +242,18 @@ def _by_sample(group: NDArray, value: NDArray, taken: NDArray) -> tuple[NDArray,
     out as other windows do, makes seconds depend on each other: intervals of single stacks held the truth in 70 % of
     runs then, in 95 % with this.
     """
-    groups = int(group.max(initial=-1)) + 1
+    groups = int(of.max(initial=-1)) + 1
     certain, drawn = taken == 1, np.where(taken == 1, 0.0, taken)
-    has_drawn = np.bincount(group, drawn, minlength=groups) > 0
+    has_drawn = np.bincount(of, drawn, minlength=groups) > 0
     own, left = np.zeros_like(value), np.zeros_like(value)
     for at in range(value.shape[1]):
         one = value[:, at]
-        rest = np.bincount(group, np.where(certain, 0, one), minlength=groups)
-        by = np.where(has_drawn[group], one * drawn, one * certain)
-        met = np.bincount(group, by, minlength=groups)
+        rest = np.bincount(of, np.where(certain, 0, one), minlength=groups)
+        by = np.where(has_drawn[of], one * drawn, one * certain)
+        met = np.bincount(of, by, minlength=groups)
         share = np.divide(rest, met, out=np.zeros(groups), where=met > 0)
-        own[:, at] = np.where(certain, one, 0) + by * share[group]
-        left[:, at] = np.where(certain | (met[group] > 0), 0, one)
+        own[:, at] = np.where(certain, one, 0) + by * share[of]
+        left[:, at] = np.where(certain | (met[of] > 0), 0, one)
     return own, left
 
 
@@ -263,40 +263,37 @@ def _by_pool(
     """Records without a sample of their own: on the stacks of the pool, in proportion to the launches those stand for."""
     if not pool.size:
         return []
-    rows, at = np.unique(np.column_stack((pool, fixed)), axis=0, return_inverse=True)
-    sums = np.zeros((rows.shape[0], left.shape[1]))
-    np.add.at(sums, at.ravel(), left)
+    at, one = group(pool, *fixed.T)
+    rows = np.column_stack((pool, fixed))[one]
+    summed = sums(at, left, one.size)
     sampled = taken > 0
-    pairs, of_pair = np.unique(
-        np.column_stack((pools[sampled], stack[sampled], label[sampled])), axis=0, return_inverse=True
-    )
-    launches = np.bincount(of_pair.ravel(), taken[sampled], minlength=pairs.shape[0])
+    columns = (pools[sampled], stack[sampled], label[sampled])
+    of_pair, one = group(*columns)
+    pairs = np.column_stack(columns)[one]
+    launches = np.bincount(of_pair, taken[sampled], minlength=one.size)
     begin = np.searchsorted(pairs[:, 0], rows[:, 0], side="left")
     end = np.searchsorted(pairs[:, 0], rows[:, 0], side="right")
     none = begin == end
     unknown = np.full(int(none.sum()), NONE, np.int64)
-    parts = [(rows[none, 1:], unknown, unknown, sums[none])]
+    parts = [(rows[none, 1:], unknown, unknown, summed[none])]
     count = (end - begin)[~none]
     if count.size:
         row = np.repeat(np.flatnonzero(~none), count)
         pair = np.arange(row.size) - np.repeat(np.cumsum(count) - count, count) + np.repeat(begin[~none], count)
         whole = np.bincount(row, launches[pair], minlength=rows.shape[0])
         share = launches[pair] / whole[row]
-        parts.append((rows[row, 1:], pairs[pair, 1], pairs[pair, 2], sums[row] * share[:, None]))
+        parts.append((rows[row, 1:], pairs[pair, 1], pairs[pair, 2], summed[row] * share[:, None]))
     return parts
 
 
 def _main_shape(keys: NDArray[np.int64], value: NDArray[np.float64]) -> _Rows:
     """Rows summed over shapes; each keeps the shape that was launched most."""
-    distinct, at = np.unique(keys, axis=0, return_inverse=True)
-    sums = np.zeros((distinct.shape[0], value.shape[1]))
-    np.add.at(sums, at.ravel(), value)
+    at, one = group(*keys.T)
+    distinct, summed = keys[one], sums(at, value, one.size)
     without = np.delete(distinct, 6, axis=1)
-    merged, place = np.unique(without, axis=0, return_inverse=True)
-    place = place.ravel()
-    total = np.zeros((merged.shape[0], value.shape[1]))
-    np.add.at(total, place, sums)
-    order = np.lexsort((sums[:, 1], place))  # the last of each place has most launches
+    place, one = group(*without.T)
+    merged, total = without[one], sums(place, summed, one.size)
+    order = np.lexsort((summed[:, 1], place))  # the last of each place has most launches
     last = np.flatnonzero(np.diff(place[order], append=-1) != 0)
     shape = distinct[order[last], 6]
     second, length, device, stream, graph, name, stack, label = merged.T
@@ -305,13 +302,10 @@ def _main_shape(keys: NDArray[np.int64], value: NDArray[np.float64]) -> _Rows:
 
 def _summed(measure: str, start: int, length: int, parts: list[tuple[NDArray, NDArray, NDArray]]) -> ProfileWindow:
     labels, stacks, value = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    distinct, place = np.unique(np.column_stack((labels, stacks)), axis=0, return_inverse=True)
-    summed = np.bincount(place.ravel(), value, minlength=distinct.shape[0])
-    rows = np.rint(summed).astype(np.uint64)
-    kept = rows > 0
-    return ProfileWindow(
-        measure, start, length, 1, distinct[kept, 0].astype(np.uint32), distinct[kept, 1].astype(np.uint32), rows[kept]
-    )
+    place, one = group(labels, stacks)
+    rows = np.rint(np.bincount(place, value, minlength=one.size)).astype(np.uint64)
+    one, rows = one[rows > 0], rows[rows > 0]
+    return ProfileWindow(measure, start, length, 1, labels[one].astype(np.uint32), stacks[one].astype(np.uint32), rows)
 
 
 def _shape_labels(shape: Shape | None) -> dict[str, str]:

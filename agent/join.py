@@ -16,6 +16,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 
 import numpy as np
+from gpustrobe.agent.grouping import group
 from gpustrobe.cupti import ring
 from numpy.typing import NDArray
 
@@ -133,7 +134,11 @@ class ProcessRecords:
         records = np.concatenate(self._chunks)
         self._chunks = []
         kind = records[:, 4]
-        of_type = {t: records[kind == t].copy().view(ring.RECORDS[t]).ravel() for t in ring.Record if t}
+        there = np.bincount(kind, minlength=256) > 0
+        none = np.zeros((0, ring.RECORD_SIZE), np.uint8)
+        of_type = {
+            t: (records[kind == t] if there[t] else none).view(ring.RECORDS[t]).ravel() for t in ring.Record if t
+        }
         for row in of_type[ring.Record.DEVICE]:
             if len(self.devices) < MOST_DEVICES:
                 self.devices[int(row["ordinal"])] = bytes(row["uuid"])
@@ -142,8 +147,7 @@ class ProcessRecords:
         self._count(of_type[ring.Record.COUNT])
         self.exited |= bool(of_type[ring.Record.EXIT].size)
         self._launches = self._bounded(self._launches, of_type[ring.Record.LAUNCH], MOST_LAUNCHES, "launches_full")
-        activity = np.isin(kind, (*WORK, ring.Record.SYNC))
-        rows = records[activity].copy().view(ring.ACTIVITY).ravel()
+        rows = np.concatenate([of_type[t] for t in (*WORK, ring.Record.SYNC)])
         good = (
             (rows["start"] <= rows["end"]) & (rows["end"] - rows["start"] < LONGEST_DURATION) & (rows["end"] < 1 << 62)
         )
@@ -233,7 +237,7 @@ class ProcessRecords:
         rows = rows[np.isin(rows["type"], WORK)]
         places, table, window = self._covering(rows)
         rows = rows[places]
-        launch, found = self._launch_of(rows["correlation"])
+        launch, found = self._launch_of(rows["correlation"], ("time", "tid", "function", "weight"))
         start, end = self._to_mono(rows["start"]), self._to_mono(rows["end"])
         called = np.where(found & (launch["time"] < 1 << 62), launch["time"].astype(np.int64), NO_TIME)
         second, length = _seconds(table, window, np.where(called == NO_TIME, start, called))
@@ -261,22 +265,26 @@ class ProcessRecords:
             function=function,
             stack_weight=np.where(found, launch["weight"], 0) / 65536.0,
         )
-        for device, stream in np.unique(np.column_stack((joined.device, joined.stream)), axis=0).tolist():
+        for row in group(joined.device, joined.stream)[1].tolist():
+            device, stream = int(joined.device[row]), int(joined.stream[row])
             if len(self.streams) < MOST_STREAMS:
                 self.streams[device, stream] = now
         seconds: dict[int, tuple[float, bool]] = {}
-        for place, at in np.unique(np.column_stack((window, second)), axis=0).tolist():
+        for row in group(window, second)[1].tolist():
+            place, at = int(window[row]), int(second[row])
             seconds[at] = (1.0 / table[place].weight, place in exact)
         return joined, seconds
 
-    def _launch_of(self, correlation: NDArray) -> tuple[NDArray, NDArray[np.bool_]]:
-        """The launch of each activity, and whether it is known."""
+    def _launch_of(self, correlation: NDArray, names: tuple[str, ...]) -> tuple[dict[str, NDArray], NDArray[np.bool_]]:
+        """Columns of the launch of each activity, and whether it is known."""
         if not self._launches.size:
-            return np.zeros(correlation.size, ring.LAUNCH), np.zeros(correlation.size, np.bool_)
+            nothing = np.zeros(correlation.size, np.uint32)
+            return dict.fromkeys(names, nothing), np.zeros(correlation.size, np.bool_)
         order = np.argsort(self._launches["correlation"], kind="stable")
         known = self._launches["correlation"][order]
         at = np.maximum(np.searchsorted(known, correlation, side="right") - 1, 0)
-        return self._launches[order[at]], known[at] == correlation
+        rows = order[at]
+        return {name: self._launches[name][rows] for name in names}, known[at] == correlation
 
     def _covering(self, rows: NDArray) -> tuple[NDArray[np.int64], list[Window], NDArray[np.int64]]:
         """Each (activity, window that covers its launch): place in rows, the windows, place in them. Activities of windows
@@ -284,7 +292,9 @@ class ProcessRecords:
         multiplicity = np.maximum(rows["flags"] >> ring.MULTIPLICITY_SHIFT, 1).astype(np.int64)
         places = np.repeat(np.arange(rows.size), multiplicity)
         back = np.arange(places.size) - np.repeat(np.cumsum(multiplicity) - multiplicity, multiplicity)
-        numbers, window = np.unique(rows["window"][places].astype(np.int64) - back, return_inverse=True)
+        number = rows["window"][places].astype(np.int64) - back
+        window, one = group(number)
+        numbers = number[one]
         known = [self._windows.get(number) for number in numbers.tolist()]
         has = np.array([found is not None for found in known], np.bool_)
         self.lost["no_window"] += int((~has[window]).sum()) if window.size else 0
