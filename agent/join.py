@@ -29,6 +29,8 @@ MOST_PENDING, MOST_LAUNCHES = 1 << 20, 1 << 19  # records kept of a process: 64 
 MOST_WINDOWS, MOST_DEVICES, MOST_STREAMS, MOST_FUNCTIONS = 1024, 64, 4096, 1 << 16
 WORK = (ring.Record.KERNEL, ring.Record.MEMCPY, ring.Record.MEMSET, ring.Record.GRAPH)
 NO_TIME = -1
+# Records are moved as plain bytes: numpy copies a dtype with overlapping fields field by field, five times slower.
+BYTES = np.dtype(f"V{ring.RECORD_SIZE}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +95,8 @@ class ProcessRecords:
 
     def __init__(self) -> None:
         self._chunks: list[NDArray[np.uint8]] = []
-        self._pending = np.zeros(0, ring.ACTIVITY)
-        self._launches = np.zeros(0, ring.LAUNCH)
+        self._kept_activity = np.zeros(0, BYTES)
+        self._kept_launches = np.zeros(0, BYTES)
         self._windows: dict[int, Window] = {}
         self._handed: set[int] = set()
         self._clock: deque[tuple[int, int]] = deque(maxlen=512)  # cupti time, cupti - mono
@@ -107,6 +109,14 @@ class ProcessRecords:
         self.lost: Counter[str] = Counter()
         self.exited = False
 
+    @property
+    def _pending(self) -> NDArray:
+        return self._kept_activity.view(ring.ACTIVITY)
+
+    @property
+    def _launches(self) -> NDArray:
+        return self._kept_launches.view(ring.LAUNCH)
+
     def add(self, records: NDArray[np.uint8]) -> None:
         if records.shape[0]:
             self._chunks.append(records)
@@ -115,9 +125,9 @@ class ProcessRecords:
         """All that can be joined by now. `last`: the process has ended and its ring is empty, nothing is waited for."""
         self._sort_in()
         ready = self._ready(now, last)
-        joined, seconds = self._join(self._pending[ready], now)
+        joined, seconds = self._join(self._kept_activity[ready], now)
         syncs = self._syncs(ready)
-        self._pending = self._pending[~ready]
+        self._kept_activity = self._kept_activity[~ready]
         windows = self._closed(now, last)
         self._forget(now)
         return Batch(joined, windows, syncs, seconds)
@@ -135,10 +145,9 @@ class ProcessRecords:
         self._chunks = []
         kind = records[:, 4]
         there = np.bincount(kind, minlength=256) > 0
-        none = np.zeros((0, ring.RECORD_SIZE), np.uint8)
-        of_type = {
-            t: (records[kind == t] if there[t] else none).view(ring.RECORDS[t]).ravel() for t in ring.Record if t
-        }
+        none, rows = np.zeros(0, BYTES), np.ascontiguousarray(records).view(BYTES).ravel()
+        raw = {t: rows[kind == t] if there[t] else none for t in ring.Record if t}
+        of_type = {t: some.view(ring.RECORDS[t]) for t, some in raw.items()}
         for row in of_type[ring.Record.DEVICE]:
             if len(self.devices) < MOST_DEVICES:
                 self.devices[int(row["ordinal"])] = bytes(row["uuid"])
@@ -146,13 +155,16 @@ class ProcessRecords:
             self._window(row)
         self._count(of_type[ring.Record.COUNT])
         self.exited |= bool(of_type[ring.Record.EXIT].size)
-        self._launches = self._bounded(self._launches, of_type[ring.Record.LAUNCH], MOST_LAUNCHES, "launches_full")
-        rows = np.concatenate([of_type[t] for t in (*WORK, ring.Record.SYNC)])
+        self._kept_launches = self._bounded(
+            self._kept_launches, raw[ring.Record.LAUNCH], MOST_LAUNCHES, "launches_full"
+        )
+        found = np.concatenate([raw[t] for t in (*WORK, ring.Record.SYNC)])
+        rows = found.view(ring.ACTIVITY)
         good = (
             (rows["start"] <= rows["end"]) & (rows["end"] - rows["start"] < LONGEST_DURATION) & (rows["end"] < 1 << 62)
         )
         self.lost["bad_time"] += int((~good).sum())
-        self._pending = self._bounded(self._pending, rows[good], MOST_PENDING, "pending_full")
+        self._kept_activity = self._bounded(self._kept_activity, found[good], MOST_PENDING, "pending_full")
         known = sum(rows.size for rows in of_type.values())
         self.lost["unknown_record"] += records.shape[0] - known
 
@@ -233,10 +245,10 @@ class ProcessRecords:
         base = int(offset[0])
         return times - base - np.interp(times, at, offset - base).astype(np.int64)
 
-    def _join(self, rows: NDArray, now: int) -> tuple[Joined, dict[int, tuple[float, bool]]]:
-        rows = rows[np.isin(rows["type"], WORK)]
-        places, table, window = self._covering(rows)
-        rows = rows[places]
+    def _join(self, raw: NDArray, now: int) -> tuple[Joined, dict[int, tuple[float, bool]]]:
+        raw = raw[np.isin(raw.view(ring.ACTIVITY)["type"], WORK)]
+        places, table, window = self._covering(raw.view(ring.ACTIVITY))
+        rows = raw[places].view(ring.ACTIVITY)
         launch, found = self._launch_of(rows["correlation"], ("time", "tid", "function", "weight"))
         start, end = self._to_mono(rows["start"]), self._to_mono(rows["end"])
         called = np.where(found & (launch["time"] < 1 << 62), launch["time"].astype(np.int64), NO_TIME)
@@ -350,7 +362,7 @@ class ProcessRecords:
         return int(ends[1]) - int(ends[0])
 
     def _syncs(self, ready: NDArray[np.bool_]) -> NDArray:
-        rows = self._pending[ready & (self._pending["type"] == ring.Record.SYNC)].copy()
+        rows = self._kept_activity[ready & (self._pending["type"] == ring.Record.SYNC)].view(ring.ACTIVITY)
         rows["start"], rows["end"] = self._to_mono(rows["start"]), self._to_mono(rows["end"])
         return rows
 
@@ -369,7 +381,9 @@ class ProcessRecords:
             self._handed.discard(number)
         if old:
             self._factors = {key: factor for key, factor in self._factors.items() if key[0] in self._windows}
-        self._launches = self._launches[self._launches["time"] > max(0, now - RETENTION)]
+        recent = self._launches["time"] > max(0, now - RETENTION)
+        if not recent.all():
+            self._kept_launches = self._kept_launches[recent]
         self.streams = {key: seen for key, seen in self.streams.items() if seen > now - RETENTION}
 
 
