@@ -22,7 +22,7 @@ LOG = logging.getLogger("gpustrobe.gpu")
 DRAIN, STEER = 0.1, 1.0  # seconds
 # A process loads the library when it initializes CUDA, which may be minutes after its start: new ones are looked at each
 # second for a while, all others now and then. A look at a process with 20 descriptors takes 20 us.
-LOOK, YOUNG, LOOK_AT_ALL = 1.0, 30.0, 10.0
+LOOK, YOUNG, LOOK_AT_ALL = 1.0, 30.0, 30.0
 SECOND = 1_000_000_000
 
 
@@ -104,7 +104,7 @@ class GpuProcesses:
         return self._detail_until
 
     def _loop(self) -> None:
-        while not self._stop.wait(DRAIN):
+        while not self._stop.wait(DRAIN if self.processes else LOOK):
             try:
                 self.step()
             except Exception:
