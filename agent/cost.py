@@ -24,6 +24,7 @@ class BpfCost:
     seconds: float = 0.0
     runs: int = 0
     map_bytes: int = 0
+    mapped_bytes: int = 0  # of these, mapped into the agent, so that they are in its resident set too
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,11 @@ class Cost:
     bpf_cores: float
     resident: int
     processes: int
+
+    @property
+    def memory(self) -> int:
+        """Bytes of processes and BPF maps; what of the maps is mapped counts once."""
+        return self.resident + self.bpf.map_bytes - self.bpf.mapped_bytes
 
 
 def cpu_clock(pid: int) -> int:

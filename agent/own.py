@@ -72,7 +72,7 @@ class OwnReadings:
             *readings,
             Reading("gpustrobe.agent.cpu", "{cpu}", now, cost.cpu_cores, {}),
             Reading("gpustrobe.agent.bpf", "{cpu}", now, cost.bpf_cores, {}),
-            Reading("gpustrobe.agent.memory", "By", now, cost.resident + cost.bpf.map_bytes, {}),
+            Reading("gpustrobe.agent.memory", "By", now, cost.memory, {}),
             Reading("gpustrobe.agent.state", "1", now, 1, {"gpu": self._gpu_state()}),
             Reading("system.cpu.logical.count", "{cpu}", now, self._cpus, {}),
         ]

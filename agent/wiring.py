@@ -103,7 +103,8 @@ class Agent:
     def _bpf(self) -> BpfCost:
         counters = self.sampler.counters()
         get = counters.get
-        return BpfCost(get("bpf_time_ns", 0) / 1e9, get("bpf_runs", 0), get("bpf_map_bytes", 0))
+        mapped = 4 * get("words_used", 0) + 8 * get("rules_used", 0)
+        return BpfCost(get("bpf_time_ns", 0) / 1e9, get("bpf_runs", 0), get("bpf_map_bytes", 0), mapped)
 
     def _late(self) -> dict[str, int]:
         return {**self.exporter.counters(), **self.encoder.counters()}

@@ -117,7 +117,21 @@ class Cost:
 
 
 def memory_of(pids: list[int], maps: float) -> int:
-    return sum(proportional(pid) or 0 for pid in pids) + int(maps)
+    """Proportional set sizes and BPF maps; what of the maps a process has mapped (unwind rows) counts once."""
+    return sum((proportional(pid) or 0) - mapped_maps(pid) for pid in pids) + int(maps)
+
+
+def mapped_maps(pid: int) -> int:
+    ours, total = False, 0
+    try:
+        for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+            if "-" in line.split(" ", 1)[0]:
+                ours = line.endswith("anon_inode:bpf-map")
+            elif ours and line.startswith("Pss:"):
+                total += int(line.split()[1]) * 1024
+    except OSError:
+        return 0
+    return total
 
 
 def cost_over(running: Node, seconds: float) -> Cost:

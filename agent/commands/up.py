@@ -141,7 +141,7 @@ def gpu_lines(agent: Agent) -> Iterator[tuple[str, str]]:
 def cost_line(cost: Cost, cpus: int) -> str:
     """CPU of the agent's processes and of its BPF programs, of one core and of the machine."""
     cores = cost.cpu_cores + cost.bpf_cores
-    memory = (cost.resident + cost.bpf.map_bytes) / 2**20
+    memory = cost.memory / 2**20
     return (
         f"  own cost   {cores * 100:.2f} % of one core ({cores / cpus * 100:.2f} % of this machine; "
         f"{cost.bpf_cores * 100:.2f} % in the kernel), {memory:.0f} MiB; the store is not part of it"
