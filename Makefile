@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 NATIVE := $(wildcard bpf/*.c bpf/*.h bpf/CMakeLists.txt cupti/*.c cupti/*.h) CMakeLists.txt pyproject.toml
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test bench lint generate web wheel clean
+.PHONY: help setup run test demo bench lint generate web wheel clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -34,6 +34,9 @@ run: setup ## start agent, store and page on this machine
 
 test: setup ## everything this machine can test; ARGS goes to pytest
 	$(BIN)/python -m pytest $(ARGS)
+
+demo: setup ## a simulated two-GPU node with a stalling training loop, and the page: no GPU needed
+	@exec tools/demo $(ARGS)
 
 bench: setup ## our own cost and speed, as a table, beside the budgets
 	$(BIN)/python -m bench $(ARGS)
