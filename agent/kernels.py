@@ -107,7 +107,10 @@ class Ring:
         head = os.pread(self._fd, ring.LAYOUT.itemsize, 0)
         self.layout = np.frombuffer(head, ring.LAYOUT)[0]  # a copy: what is checked is what is used
         self._check(self.layout, size)
-        fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError is an OSError
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Refused("another agent on this machine reads them") from None
         self._map = mmap.mmap(self._fd, size)
         data = self._data = np.frombuffer(self._map, np.uint8)
         word = {
