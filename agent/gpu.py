@@ -73,10 +73,11 @@ class GpuTime:
         proc_root: Path = Path("/proc"),
         clock: Callable[[], int] = time.monotonic_ns,
         watched: Callable[[int], bool] = lambda pid: True,
+        possible: Callable[[], bool] = lambda: True,
     ) -> None:
         self._sampler, self._indexes, self._clock, self._proc_root = sampler, indexes, clock, proc_root
         self._probes = Probes(sampler.probe_launches, proc_root) if sampler else None
-        self.processes = GpuProcesses(options, self._cover, proc_root, clock, watched)
+        self.processes = GpuProcesses(options, self._cover, proc_root, clock, watched, possible)
         self.stacks = LaunchStacks()
         self._profiles = GpuProfiles(self.stacks, demangle, rules)
         self._moments: deque[Moments] = deque(maxlen=MOMENTS)

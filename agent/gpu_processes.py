@@ -66,7 +66,10 @@ class GpuProcesses:
         proc_root: Path = Path("/proc"),
         clock: Callable[[], int] = time.monotonic_ns,
         watched: Callable[[int], bool] = lambda pid: True,
+        possible: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`possible`: whether CUDA can run here at all; where it cannot, no process is looked at."""
+        self._possible = possible
         self.options, self._cover, self._proc_root, self._clock, self._watched = (
             options, cover, proc_root, clock, watched,
         )  # fmt: skip
@@ -114,7 +117,7 @@ class GpuProcesses:
 
     def step(self) -> None:
         now = self._clock()
-        if now / SECOND - self._looked >= LOOK:
+        if now / SECOND - self._looked >= LOOK and self._possible():
             self._looked = now / SECOND
             self._look(now / SECOND)
         for process in list(self.processes.values()):

@@ -71,7 +71,12 @@ class Agent:
             self.symbolizer.demangle,
             self._gpu_indexes,
             gpu.rules_of(self.settings),
+            possible=self._cuda_possible,
         )
+
+    def _cuda_possible(self) -> bool:
+        """Without a driver no program runs CUDA; where NVML is not asked (--no-gpu), one may."""
+        return self.poller is None or self.poller.state.ok
 
     def _gpu_indexes(self) -> dict[str, str]:
         """UUID -> index of the GPUs that NVML knows."""

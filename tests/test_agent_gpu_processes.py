@@ -105,7 +105,7 @@ def test_a_second_agent_stands_back_and_takes_over(node):
     first, second = agent(node), agent(node)
     first.step()
     second.step()
-    assert not second.processes and "unavailable" in second.refused[PID]
+    assert not second.processes and "another agent" in second.refused[PID]
     first.close()
     node.now += 11 * SECOND
     second.step()
