@@ -70,19 +70,20 @@ static uint64_t idle_without_sample(struct gs_core *core, int cpu, uint64_t idle
 }
 
 /* What the perf counters say beyond what the sampler saw: fills in each CPU's share of idle, returns the rest. Reads /proc/stat
- * (1 ms with 128 CPUs) only when more than one period in a hundred is missing. */
+ * (1 ms with 128 CPUs) only when more is missing than one in a hundred of this window's busy samples: on a machine that idles a
+ * few periods are no small share of what ran (they showed as a tenth lost). */
 static int64_t skipped(struct gs_core *core, const uint64_t *produced)
 {
 	int n = core->timers.n_cpus;
 	uint64_t idle[n];
-	int64_t missing[n], sum = 0, rest = 0;
+	int64_t missing[n], sum = 0, rest = 0, busy = (int64_t)(core->booked.idle - core->booked.entered);
 
 	for (int cpu = 0; cpu < n; cpu++) {
 		missing[cpu] = (int64_t)(produced[cpu] - core->kernel.per_cpu[cpu].entered);
 		rest += missing[cpu] - (int64_t)core->idle_extra[cpu];
+		busy += (int64_t)(core->kernel.per_cpu[cpu].entered - core->kernel.per_cpu[cpu].idle);
 	}
-	if (rest - core->skipped_booked > (int64_t)(core->timers.n_open * GS_SECOND / core->timers.period / 100) &&
-	    !gs_idle_times(idle, n))
+	if (rest - core->skipped_booked > busy / 100 && !gs_idle_times(idle, n))
 		for (int cpu = 0; cpu < n; cpu++)
 			core->idle_extra[cpu] = idle_without_sample(core, cpu, idle[cpu], missing[cpu]);
 	for (int cpu = 0; cpu < n; cpu++)

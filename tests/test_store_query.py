@@ -295,6 +295,15 @@ def test_counters_become_rates(engine):
     assert answer["series"][0]["mean"] == [6, 7, 8, 9]
 
 
+def test_skipped_periods_of_an_idle_machine_are_no_tenth_of_what_ran(engine):
+    metrics = MetricsBuilder({"host.name": "n"})
+    metrics.books(FIRST, 200, 186, 10, 0, kernel_skipped=4)
+    engine.submit("metrics", metrics.bytes()).result()
+    answer = ask(Answers(engine, "test"), "losses")
+    assert answer["drops"][0]["count"] == 4
+    assert answer["share"] == pytest.approx(4 / 200)
+
+
 def test_losses_close_the_books(engine):
     metrics = MetricsBuilder({"host.name": "n"})
     metrics.books(FIRST, 200, 120, 70, 4, ring_full=5, window_full=1).books(FIRST + 1, 200, 150, 50).books(
