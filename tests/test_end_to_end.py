@@ -180,11 +180,17 @@ def profiled(target, tmp_path_factory):
     return answers | {"data": folder / "data", "ended": (code, "".join(up.banner) + out, err)}
 
 
+def margin(total: float) -> float:
+    """Four standard deviations of a share of 0.7: a starved machine gives a hundred samples, not a thousand."""
+    return max(MARGIN, 4 * (0.21 / max(total, 1)) ** 0.5)
+
+
 def test_a_c_program_has_the_shape_it_was_built_with(profiled):
     answer = profiled["c"]
     shares = function_shares(answer, ("seventy", "thirty", "main"))
     assert answer["total"] >= ENOUGH
-    assert abs(shares["seventy"] - 0.7) < MARGIN and abs(shares["thirty"] - 0.3) < MARGIN
+    bound = margin(answer["total"])
+    assert abs(shares["seventy"] - 0.7) < bound and abs(shares["thirty"] - 0.3) < bound
     assert shares["main"] > 0.97
 
 
@@ -192,7 +198,8 @@ def test_a_python_program_has_the_shape_it_was_written_with(profiled):
     answer = profiled["python"]
     shares = function_shares(answer, ("python_seventy", "python_thirty"))
     assert answer["total"] >= ENOUGH
-    assert abs(shares["python_seventy"] - 0.7) < MARGIN and abs(shares["python_thirty"] - 0.3) < MARGIN
+    bound = margin(answer["total"])
+    assert abs(shares["python_seventy"] - 0.7) < bound and abs(shares["python_thirty"] - 0.3) < bound
 
 
 def test_the_books_are_closed_and_little_is_lost(profiled):
@@ -228,10 +235,10 @@ def test_query_formats(profiled):
     total = sum(int(count) for _, count in rows)
     assert total == profiled["c"]["total"]
     share = sum(int(count) for stack, count in rows if ";work;seventy" in stack) / total
-    assert abs(share - 0.7) < MARGIN
+    assert abs(share - 0.7) < margin(total)
     code, out, err = profiled["text"]
     shown = re.search(r" (\d+\.\d) % .*seventy ", out.decode())
-    assert code == 0 and abs(float(shown.group(1)) - 70) < 100 * MARGIN
+    assert code == 0 and abs(float(shown.group(1)) - 70) < 100 * margin(total)
     assert profiled["pprof"][1][:2] == b"\x1f\x8b"
 
 
