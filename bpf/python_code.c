@@ -3,7 +3,6 @@
 
 #include <stddef.h>
 #include <string.h>
-#include <sys/uio.h>
 
 /* CPython's str (PEP 393), the same in 3.9 to 3.14: length 16, state 32 (kind in bits 2-4, compact 5, ascii 6) bytes in. The
  * characters follow the struct: PyASCIIObject, or PyCompactUnicodeObject where they are not all ASCII; both lost fields in 3.12. */
@@ -13,13 +12,6 @@
 #define BYTES_LENGTH 16
 #define BYTES_DATA 32
 #define FILE_FIELD(version) ((version) < 0x30b ? 104 : 112)
-
-static int read_memory(uint32_t pid, void *to, size_t size, uint64_t from)
-{
-	struct iovec local = { to, size }, remote = { (void *)(uintptr_t)from, size };
-
-	return process_vm_readv((pid_t)pid, &local, 1, &remote, 1, 0) == (ssize_t)size;
-}
 
 static size_t put_utf8(uint8_t *to, uint32_t c)
 {
@@ -55,7 +47,7 @@ static int read_str(uint32_t pid, uint16_t version, uint64_t object, uint8_t *to
 	uint32_t state, width;
 	size_t used = 0, count;
 
-	if (!object || !read_memory(pid, head, sizeof head, object))
+	if (!object || !gs_read_memory(pid, head, sizeof head, object))
 		return -1;
 	memcpy(&length, head + STR_LENGTH, sizeof length);
 	memcpy(&state, head + STR_STATE, sizeof state);
@@ -64,7 +56,7 @@ static int read_str(uint32_t pid, uint16_t version, uint64_t object, uint8_t *to
 		return -1;
 	object += state & 64 ? (version < 0x30c ? 48 : 40) : (version < 0x30c ? 72 : 56);
 	count = length < room ? length : room;
-	if (!read_memory(pid, raw, count * width, object))
+	if (!gs_read_memory(pid, raw, count * width, object))
 		return -1;
 	for (size_t i = 0; i < count && used + 4 <= room; i++) {
 		uint32_t c = 0;
@@ -87,8 +79,8 @@ static uint32_t read_lines(uint32_t pid, uint64_t object, uint8_t *to)
 {
 	uint64_t length = 0;
 
-	if (!object || !read_memory(pid, &length, sizeof length, object + BYTES_LENGTH) || length > GS_PYTHON_LINES_MAX ||
-	    !read_memory(pid, to, length, object + BYTES_DATA))
+	if (!object || !gs_read_memory(pid, &length, sizeof length, object + BYTES_LENGTH) || length > GS_PYTHON_LINES_MAX ||
+	    !gs_read_memory(pid, to, length, object + BYTES_DATA))
 		return 0;
 	return (uint32_t)length;
 }
@@ -104,7 +96,7 @@ void gs_python_read_code(uint32_t pid, const struct gs_python *p, uint64_t code,
 	out->check = check;
 	out->version = p->version;
 	out->state = GS_CODE_UNREADABLE;
-	if (!read_memory(pid, bytes, sizeof bytes, code))
+	if (!gs_read_memory(pid, bytes, sizeof bytes, code))
 		return;
 	name = field64(bytes, p->name);
 	lines = field64(bytes, p->lines);

@@ -49,7 +49,7 @@ static const struct described descriptions[] = {
 	{ 0x30e, 5, 8, 9, 24, 26, 27, 32, 33, 34, 36, 42, 43, 44, 48, 49 },
 };
 
-static int read_memory(uint32_t pid, void *to, size_t size, uint64_t from)
+int gs_read_memory(uint32_t pid, void *to, size_t size, uint64_t from)
 {
 	struct iovec local = { to, size }, remote = { (void *)(uintptr_t)from, size };
 
@@ -60,7 +60,7 @@ static uint64_t pointer_at(uint32_t pid, uint64_t from)
 {
 	uint64_t value = 0;
 
-	return read_memory(pid, &value, sizeof value, from) ? value : 0;
+	return gs_read_memory(pid, &value, sizeof value, from) ? value : 0;
 }
 
 static void look_up(const struct gs_elf *elf, const char *symbols, const char *strings, struct gs_python_file *f)
@@ -137,7 +137,7 @@ static int described_layout(uint32_t pid, uint64_t runtime, uint32_t version, st
 	for (unsigned i = 0; i < sizeof descriptions / sizeof *descriptions; i++)
 		if (descriptions[i].version == version)
 			d = &descriptions[i];
-	if (!d || !read_memory(pid, v, sizeof v, runtime) || memcmp(v, "xdebugpy", 8) || v[1] >> 16 != version || v[2])
+	if (!d || !gs_read_memory(pid, v, sizeof v, runtime) || memcmp(v, "xdebugpy", 8) || v[1] >> 16 != version || v[2])
 		return 0;
 	*l = (struct layout){ version, offset_of(v[d->interpreters_head]), offset_of(v[d->interpreter_next]),
 			      offset_of(v[d->threads_head]), offset_of(v[d->thread_next]),
@@ -164,7 +164,7 @@ static uint32_t find_slot(uint32_t pid, uint64_t base, uint64_t thread_state)
 {
 	uint64_t area[(SLOTS_TO - SLOTS_FROM) / 8];
 
-	if (!read_memory(pid, area, sizeof area, base + SLOTS_FROM))
+	if (!gs_read_memory(pid, area, sizeof area, base + SLOTS_FROM))
 		return 0;
 	for (unsigned i = 0; i < sizeof area / sizeof *area; i++)
 		if (area[i] == thread_state)
@@ -200,7 +200,7 @@ int gs_python_attach(uint32_t tgid, uint64_t start, uint64_t file_offset, const 
 	int found;
 
 	if (f->version_symbol) {
-		if (!read_memory(tgid, &hex, sizeof hex, bias + f->version_symbol))
+		if (!gs_read_memory(tgid, &hex, sizeof hex, bias + f->version_symbol))
 			return GS_PYTHON_NOT_YET;
 		version = hex >> 16;
 	}

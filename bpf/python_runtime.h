@@ -9,10 +9,14 @@
 #define GPUSTROBE_PYTHON_RUNTIME_H
 
 #include <linux/types.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "core.h"
 #include "python.h"
+
+/* `size` bytes of a process's memory, all or nothing: 1, or 0 where it is gone or not readable. */
+int gs_read_memory(uint32_t pid, void *to, size_t size, uint64_t from);
 
 struct gs_python_file {
 	uint64_t runtime, code_type, version_symbol; /* virtual addresses of _PyRuntime, PyCode_Type, Py_Version (3.11 on) */
